@@ -1,0 +1,1 @@
+"""chiasm serves vision-language models with an encoder that runs data-parallel, frame by frame."""

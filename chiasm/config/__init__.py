@@ -1,0 +1,1 @@
+"""Settings of an engine and a server, and the JSON files of a checkpoint. Nothing here imports torch."""

@@ -1,0 +1,88 @@
+"""Finding a checkpoint folder and reading its JSON files.
+
+The files are read as they are, without transformers, so that a process that holds no tensors starts in a moment;
+a family's file gives them their meaning.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from chiasm.errors import UserError
+
+_WANTED_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
+
+
+def resolve_checkpoint(model: str, *, revision: str | None = None) -> Path:
+    """The folder of a checkpoint: ``model`` itself if it is one, else a snapshot from the Hugging Face hub.
+
+    Raises:
+        UserError: if it is neither a folder with a ``config.json`` nor to be had from the hub.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise UserError(f"model folder {model!r} has no config.json.", param="model")
+        return folder.resolve()
+    if model.startswith((".", "/", "~")) or model.count("/") != 1:
+        raise UserError(f"model {model!r} is neither a folder nor a hub name of the form owner/name.", param="model")
+    return _download(model, revision)
+
+
+def _download(model: str, revision: str | None) -> Path:
+    import huggingface_hub  # imported late: most starts use a local folder
+
+    try:
+        path = huggingface_hub.snapshot_download(model, revision=revision, allow_patterns=list(_WANTED_FILES))
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(f"model {model!r} can't be had from the hub: {reason}", param="model") from error
+    return Path(path)
+
+
+def read_json(folder: Path, name: str) -> dict[str, Any] | None:
+    """A JSON file of the checkpoint, or None where it has none.
+
+    Raises:
+        UserError: if the file is not a JSON object.
+    """
+    path = folder / name
+    if not path.is_file():
+        return None
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{name} of the checkpoint is not valid JSON: {error}", param="model") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{name} of the checkpoint is not a JSON object.", param="model")
+    return value
+
+
+def read_model_config(folder: Path) -> dict[str, Any]:
+    """``config.json``.
+
+    Raises:
+        UserError: if it is missing or names no ``model_type``.
+    """
+    config = read_json(folder, "config.json")
+    if config is None or "model_type" not in config:
+        raise UserError("the checkpoint's config.json is missing or names no model_type.", param="model")
+    return config
+
+
+def read_image_processor_config(folder: Path) -> dict[str, Any]:
+    """Settings of the image processor: ``preprocessor_config.json``, or the part of ``processor_config.json``
+    where transformers 5 keeps them; empty where the checkpoint has neither.
+    """
+    joined = read_json(folder, "processor_config.json") or {}
+    nested = joined.get("image_processor")
+    if isinstance(nested, dict):
+        return nested
+    return read_json(folder, "preprocessor_config.json") or {}
+
+
+def read_generation_config(folder: Path) -> dict[str, Any]:
+    """``generation_config.json``; empty where the checkpoint has none."""
+    return read_json(folder, "generation_config.json") or {}

@@ -1,0 +1,127 @@
+"""The engine's settings, under the names of its flags."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from chiasm.errors import UserError, refuse, require_known_keys
+
+DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
+DeviceName = Literal["auto", "cpu", "cuda"]
+
+PROCESSOR_KEYS = ("min_pixels", "max_pixels")
+
+
+class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits on media, and where it may come from.
+
+    Attributes:
+        limit_mm_per_prompt: most items of each modality in one prompt.
+        mm_processor_kwargs: the server's own ``min_pixels``/``max_pixels``; requests can only narrow them.
+        allowed_local_media_path: folder below which ``file://`` URLs are read; None refuses them all.
+        allowed_media_hosts: ``host:port`` of private or loopback hosts that may be fetched from all the same.
+        fetch_timeout: seconds for one download, redirects included.
+        max_media_bytes: largest encoded file or body of one item.
+        max_image_pixels: largest picture that is decoded, in pixels of its header.
+        max_pixel_bytes_in_flight: patches held for queued and running requests, in bytes; further requests wait.
+        num_workers: preprocessing processes; 0 chooses by the number of cores.
+    """
+
+    limit_mm_per_prompt: dict[str, int] = {"image": 32}
+    mm_processor_kwargs: dict[str, int] = {}
+    allowed_local_media_path: str | None = None
+    allowed_media_hosts: tuple[str, ...] = ()
+    fetch_timeout: float = 5.0
+    max_media_bytes: int = 64 * 2**20
+    max_image_pixels: int = 100_000_000
+    max_pixel_bytes_in_flight: int = 2 * 2**30
+    num_workers: int = 0
+
+    def __post_init__(self) -> None:
+        """Check every limit."""
+        require_known_keys("limit_mm_per_prompt", self.limit_mm_per_prompt, ("image",))
+        for modality, limit in self.limit_mm_per_prompt.items():
+            if limit < 0:
+                refuse(f"limit_mm_per_prompt.{modality}", limit, "at least 0")
+        check_processor_kwargs(self.mm_processor_kwargs)
+        for name in ("fetch_timeout", "max_media_bytes", "max_image_pixels", "max_pixel_bytes_in_flight"):
+            if not getattr(self, name) > 0:
+                refuse(name, getattr(self, name), "above 0")
+        if self.num_workers < 0:
+            refuse("num_workers", self.num_workers, "at least 0")
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that decides what an engine computes and how.
+
+    Attributes:
+        model: folder of the checkpoint (already resolved from a hub name).
+        dtype: of weights and activations in memory; "auto" picks by device.
+        device: "auto" takes CUDA where there is one.
+        max_model_len: longest sequence in tokens; None takes the model's own, or less if the cache can't hold it.
+        max_num_seqs: most sequences computed at a time.
+        max_num_batched_tokens: most tokens computed in one step.
+        max_num_batched_patches: most patches encoded in one step; one unit always fits.
+        block_size: tokens in a cache block.
+        kv_cache_memory_bytes: memory of the KV cache on each rank; None chooses by what is free.
+        gpu_memory_utilization: share of a GPU's memory to use, weights included.
+        encoder_cache_tokens: feature rows kept by the encoder cache; 0 keeps only what live sequences need.
+        enable_prefix_caching: keep the blocks of ended sequences for prompts that begin alike.
+        tensor_parallel_size: ranks.
+        mm_encoder_tp_mode: how the encoder uses the ranks.
+        seed: start of the seeds of requests that bring none.
+        media: limits on media.
+    """
+
+    model: str
+    dtype: DTypeName = "auto"
+    device: DeviceName = "auto"
+    max_model_len: int | None = None
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    max_num_batched_patches: int = 16384
+    block_size: int = 16
+    kv_cache_memory_bytes: int | None = None
+    gpu_memory_utilization: float = 0.9
+    encoder_cache_tokens: int = 16384
+    enable_prefix_caching: bool = True
+    tensor_parallel_size: int = 1
+    mm_encoder_tp_mode: Literal["weights", "data", "auto"] = "auto"
+    seed: int = 0
+    media: MediaConfig = MediaConfig()
+
+    def __post_init__(self) -> None:
+        """Check every range."""
+        for name in (
+            "max_num_seqs", "max_num_batched_tokens", "max_num_batched_patches", "block_size", "tensor_parallel_size"
+        ):  # fmt: skip
+            if getattr(self, name) < 1:
+                refuse(name, getattr(self, name), "at least 1")
+        if self.max_model_len is not None and self.max_model_len < 2:
+            refuse("max_model_len", self.max_model_len, "at least 2: a prompt token and an answer token")
+        if self.kv_cache_memory_bytes is not None and self.kv_cache_memory_bytes < 1:
+            refuse("kv_cache_memory_bytes", self.kv_cache_memory_bytes, "at least 1")
+        if self.encoder_cache_tokens < 0:
+            refuse("encoder_cache_tokens", self.encoder_cache_tokens, "at least 0")
+        if not 0 < self.gpu_memory_utilization <= 1:
+            refuse("gpu_memory_utilization", self.gpu_memory_utilization, "in (0, 1]")
+
+
+def check_processor_kwargs(kwargs: dict[str, int]) -> None:
+    """Refuse unknown keys and values that are not positive whole numbers.
+
+    Raises:
+        UserError: naming the key.
+    """
+    require_known_keys("mm_processor_kwargs", kwargs, PROCESSOR_KEYS)
+    for key, value in kwargs.items():
+        if type(value) is not int or value < 1:
+            refuse(f"mm_processor_kwargs.{key}", value, "a positive whole number of pixels")
+    if kwargs.get("min_pixels", 1) > kwargs.get("max_pixels", 2**62):
+        raise UserError(
+            f"mm_processor_kwargs.min_pixels={kwargs['min_pixels']} must not be above "
+            f"mm_processor_kwargs.max_pixels={kwargs['max_pixels']}.",
+            param="mm_processor_kwargs",
+        )

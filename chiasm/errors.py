@@ -1,0 +1,70 @@
+"""The errors that a user can cause or must hear about. Everything else is a bug and raises as such."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NoReturn
+
+
+class UserError(ValueError):
+    """A request or a setting that can't be served as asked.
+
+    Attributes:
+        message: one sentence for the user: the field, its value and the limit. Never a traceback, a path of the
+            server or the text of a decoder's exception.
+        param: the request field or the flag at fault, in the user's words (``"temperature"``).
+        status: the HTTP status that a server answers with; 400 unless a narrower one is true.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, status: int = 400) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.status = status
+
+
+class EngineDeadError(RuntimeError):
+    """The engine or one of its ranks has stopped for good; nothing more can be served by this process."""
+
+
+class OverloadedError(RuntimeError):
+    """The engine takes no more work now; the client may try again after ``retry_after`` seconds."""
+
+    def __init__(self, message: str, *, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after = retry_after
+
+
+def refuse(param: str, value: object, limit: str, *, status: int = 400) -> NoReturn:
+    """Raise the one form of "this value is out of bounds" that users see.
+
+    Args:
+        param: the field at fault.
+        value: what was given; shown shortened.
+        limit: what would be accepted, as it follows "must be".
+        status: HTTP status to answer with.
+
+    Raises:
+        UserError: always.
+    """
+    raise UserError(f"{param} must be {limit}, got {shorten(value)}.", param=param, status=status)
+
+
+def shorten(value: object, limit: int = 80) -> str:
+    """``repr`` of a value, cut to ``limit`` characters, so that an error never echoes a whole request."""
+    # A huge value is cut before repr: repr of a 100 MB string would cost more than the request.
+    text = repr(value[:limit]) if isinstance(value, str | bytes) and len(value) > limit else repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def require_known_keys(param: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a mapping that has a key nobody would read.
+
+    Raises:
+        UserError: naming the first unknown key and all that are known.
+    """
+    known = sorted(known)
+    for key in given:
+        if key not in known:
+            raise UserError(f"{param} has an unknown key {shorten(key)}; known: {', '.join(known)}.", param=param)

@@ -1,0 +1,62 @@
+"""A conversation as the frontend takes it, whatever the client's spelling was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from chiasm.schema.media import MediaItem
+
+
+class TextPart(msgspec.Struct, frozen=True):
+    """A piece of text in a message."""
+
+    text: str
+
+
+class ImagePart(msgspec.Struct, frozen=True):
+    """An image in a message.
+
+    Attributes:
+        source: a URL (``http``, ``https``, ``data``, ``file``), or for the offline API a PIL image or an array.
+        param: the field of the request that holds it, for errors (``messages[0].content[1].image_url.url``).
+    """
+
+    source: Any
+    param: str
+
+
+ContentPart = TextPart | ImagePart
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    """One message.
+
+    Attributes:
+        role: ``system``, ``user``, ``assistant`` or ``tool``.
+        content: its parts as written; a plain string is one text part.
+        param: the field of the request that holds it, for errors (``messages[0]``).
+        extra: further fields that a template may read (``name``, ``tool_calls``, ``tool_call_id``, ``reasoning``).
+    """
+
+    role: str
+    content: tuple[ContentPart, ...]
+    param: str
+    extra: dict[str, Any] = {}
+
+
+class PreparedPrompt(msgspec.Struct, frozen=True):
+    """A prompt ready for the engine: every placeholder in place, pixels on disk.
+
+    Attributes:
+        text: the prompt's text before tokenising; None for a prompt of token ids.
+        token_ids: with one id per placeholder token.
+        items: its media with their offsets.
+        cache_salt: see ``EngineRequest``.
+    """
+
+    text: str | None
+    token_ids: tuple[int, ...]
+    items: tuple[MediaItem, ...] = ()
+    cache_salt: str = ""

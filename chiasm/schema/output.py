@@ -1,0 +1,124 @@
+"""What the core tells the frontend, and what the frontend tells a user."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from chiasm.schema.plan import TokenLogprob
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class SequenceDelta(msgspec.Struct, frozen=True):
+    """News of one sequence after a step.
+
+    Attributes:
+        request_id: whose.
+        token_ids: new tokens, oldest first.
+        logprobs: one entry per new token, or empty when not asked for.
+        finish_reason: set on the last delta of a sequence; after it the core has forgotten the sequence and no
+            longer needs its pixels.
+        stop_token_id: the token of ``stop_token_ids`` that ended it, if one did.
+        num_cached_tokens: prompt tokens taken from the prefix cache.
+        error: for ``finish_reason == "error"``: what went wrong, for the user.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    num_cached_tokens: int = 0
+    error: str | None = None
+
+
+class EngineStats(msgspec.Struct, frozen=True):
+    """Gauges and running totals of the core, after a step.
+
+    Attributes:
+        num_running: sequences with cache blocks.
+        num_waiting: sequences without.
+        kv_blocks: cache blocks in all.
+        kv_blocks_used: blocks that a live sequence holds.
+        encoder_tokens: feature rows that the encoder cache can hold.
+        encoder_tokens_used: rows held for live sequences.
+        num_preemptions: so far.
+        prefix_queries: prompt tokens looked up in the prefix cache so far.
+        prefix_hits: of these, found.
+        encoder_queries: units needed so far.
+        encoder_hits: of these, found in the encoder cache.
+        units_encoded: so far.
+        steps: so far.
+        encoder_seconds: total encoder time of each rank so far.
+        plan_reasons: how often each placement reason was given.
+    """
+
+    num_running: int = 0
+    num_waiting: int = 0
+    kv_blocks: int = 0
+    kv_blocks_used: int = 0
+    encoder_tokens: int = 0
+    encoder_tokens_used: int = 0
+    num_preemptions: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    encoder_queries: int = 0
+    encoder_hits: int = 0
+    units_encoded: int = 0
+    steps: int = 0
+    encoder_seconds: tuple[float, ...] = ()
+    plan_reasons: dict[str, int] = {}
+
+
+class Logprob(msgspec.Struct, frozen=True):
+    """Log-probability of one token, with its text."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+class CompletionOutput(msgspec.Struct):
+    """One answer.
+
+    Attributes:
+        index: which of the ``n`` answers.
+        text: all of it so far, or in a stream only what is new.
+        token_ids: its tokens, likewise.
+        cumulative_logprob: sum over its tokens when logprobs were asked for.
+        logprobs: per token, token id -> logprob: the sampled token and the likeliest ones.
+        finish_reason: "stop" or "length"; None while it goes on.
+        stop_reason: the stop string or stop token id that ended it; None for end of sequence.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None = None
+    logprobs: list[dict[int, Logprob]] | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+class RequestOutput(msgspec.Struct):
+    """A request's answers.
+
+    Attributes:
+        request_id: its name.
+        prompt: the prompt's text, if it had one.
+        prompt_token_ids: the prompt with every placeholder.
+        outputs: one entry per answer; in a stream, one entry per answer that has news.
+        finished: whether all answers have ended.
+        num_cached_tokens: prompt tokens taken from the prefix cache.
+        num_image_tokens: prompt tokens that are placeholders of images.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool
+    num_cached_tokens: int = 0
+    num_image_tokens: int = 0

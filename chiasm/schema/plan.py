@@ -1,0 +1,127 @@
+"""The scheduler's decision for one step, sent as it is to every rank, and what comes back.
+
+A plan holds no tensors and needs no reply to be understood: a rank that obeys every plan in turn has the state
+that the scheduler believes it has.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from chiasm.schema.media import MediaItem, Unit
+from chiasm.schema.sampling import SamplingParams
+
+EncoderMode = Literal["weights", "data", "auto"]
+
+
+class VisionPlan(msgspec.Struct, frozen=True):
+    """Which rank encodes which unit in this step.
+
+    Attributes:
+        units: the units to encode, each once, in order of first need.
+        owners: for each unit, the rank that computes it; empty when every rank computes every unit together
+            (the encoder's weights are sharded).
+        reason: one sentence that says why this placement.
+    """
+
+    units: tuple[Unit, ...]
+    owners: tuple[int, ...]
+    reason: str
+
+
+class StartedRequest(msgspec.Struct, frozen=True):
+    """A sequence that the ranks have not seen, or must see anew after a preemption.
+
+    Attributes:
+        request_id: its name.
+        token_ids: all its tokens so far: the prompt, and after a preemption what was generated.
+        num_prompt_tokens: how many of them are the prompt.
+        items: its media.
+        sampling: how to decode it.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    num_prompt_tokens: int
+    items: tuple[MediaItem, ...]
+    sampling: SamplingParams
+
+
+class ScheduledRequest(msgspec.Struct, frozen=True):
+    """The part of a sequence that is computed in this step.
+
+    Attributes:
+        request_id: its name.
+        num_computed_tokens: tokens whose keys and values are in the cache before this step.
+        num_new_tokens: tokens to compute now, starting there.
+        new_token_id: the token sampled for it in the step before, to append first; None while it prefills.
+        new_block_ids: cache blocks added to the end of its block table.
+        is_sampling: whether a token is sampled after its last new token.
+    """
+
+    request_id: str
+    num_computed_tokens: int
+    num_new_tokens: int
+    new_token_id: int | None
+    new_block_ids: tuple[int, ...]
+    is_sampling: bool
+
+
+class StepPlan(msgspec.Struct, frozen=True):
+    """Everything that one step does.
+
+    Attributes:
+        step: counts up from 0.
+        dropped: sequences to forget first (finished, aborted or preempted).
+        evicted: unit keys whose features are dropped from the encoder cache first.
+        started: sequences to take up.
+        vision: units to encode; None when there are none.
+        scheduled: tokens to compute, in the order of the packed batch.
+    """
+
+    step: int
+    dropped: tuple[str, ...]
+    evicted: tuple[str, ...]
+    started: tuple[StartedRequest, ...]
+    vision: VisionPlan | None
+    scheduled: tuple[ScheduledRequest, ...]
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """Log-probability of a sampled token and of the likeliest ones, under the model's own distribution.
+
+    Attributes:
+        logprob: of the sampled token, in nats.
+        rank: 1 for the likeliest token of the vocabulary.
+        top: (token id, logprob) of the likeliest tokens, best first.
+    """
+
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...]
+
+
+class SampledToken(msgspec.Struct, frozen=True):
+    """One new token of one sequence."""
+
+    request_id: str
+    token_id: int
+    logprob: TokenLogprob | None = None
+
+
+class StepResult(msgspec.Struct, frozen=True):
+    """What rank 0 reports of a step.
+
+    Attributes:
+        step: the plan's number.
+        sampled: new tokens, for the sequences that were sampled.
+        failed_units: unit key -> reason, for units that no rank could encode; their sequences were not computed.
+        encoder_seconds: time from the first pixel read to the last feature gathered, per rank.
+    """
+
+    step: int
+    sampled: tuple[SampledToken, ...]
+    failed_units: dict[str, str]
+    encoder_seconds: tuple[float, ...] = ()

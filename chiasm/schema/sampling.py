@@ -1,0 +1,125 @@
+"""How one request is to be decoded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from chiasm.errors import UserError, refuse
+
+MAX_STOP_STRINGS = 16
+MAX_LOGPROBS = 20
+MAX_N = 16
+MAX_SEED = 2**63 - 1
+_MIN_TEMPERATURE = 0.01
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """Decoding parameters, under the names that vLLM and OpenAI use.
+
+    Attributes:
+        n: answers to generate for the prompt.
+        presence_penalty: added once to tokens already generated, in [-2, 2].
+        frequency_penalty: added per occurrence among generated tokens, in [-2, 2].
+        repetition_penalty: divides positive and multiplies negative logits of tokens seen in prompt or output; > 0.
+        temperature: 0 decodes greedily; otherwise in (0, 2]; values below 0.01 act as 0.01.
+        top_p: keep the smallest set of tokens whose probability reaches this, in (0, 1].
+        top_k: keep the k likeliest tokens; 0 or -1 keeps all.
+        min_p: drop tokens less likely than this share of the likeliest one, in [0, 1].
+        seed: makes sampling repeatable, whatever else is in the batch.
+        stop: strings that end the answer.
+        stop_token_ids: tokens that end the answer.
+        ignore_eos: go on after the model's end-of-sequence tokens.
+        max_tokens: longest answer in tokens; None means up to the model's context.
+        min_tokens: no stop token is sampled before this many tokens.
+        logprobs: how many of the likeliest tokens to report at each step; None reports none.
+        skip_special_tokens: leave special tokens out of the text.
+        include_stop_str_in_output: keep the stop string at the end of the text.
+
+    Raises:
+        UserError: for a value out of range, naming the field.
+    """
+
+    n: int = 1
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+
+    def __post_init__(self) -> None:
+        """Normalise the forms that users write (``stop="x"``, ``stop=None``) and check every range."""
+        force = msgspec.structs.force_setattr
+        stop: object = self.stop
+        force(self, "stop", (stop,) if isinstance(stop, str) else tuple(self.stop or ()))
+        force(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        if 0 < self.temperature < _MIN_TEMPERATURE:
+            force(self, "temperature", _MIN_TEMPERATURE)
+        _check(self)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is always taken."""
+        return self.temperature == 0
+
+
+def _check_float(name: str, value: float, low: float, high: float, limit: str) -> None:
+    if not math.isfinite(value) or not low <= value <= high:
+        refuse(name, value, limit)
+
+
+def _check(p: SamplingParams) -> None:
+    _check_float("presence_penalty", p.presence_penalty, -2, 2, "in [-2, 2]")
+    _check_float("frequency_penalty", p.frequency_penalty, -2, 2, "in [-2, 2]")
+    _check_float("temperature", p.temperature, 0, 2, "in [0, 2]")
+    _check_float("min_p", p.min_p, 0, 1, "in [0, 1]")
+    if not 0 < p.top_p <= 1:
+        refuse("top_p", p.top_p, "in (0, 1]")
+    if not (math.isfinite(p.repetition_penalty) and p.repetition_penalty > 0):
+        refuse("repetition_penalty", p.repetition_penalty, "finite and above 0")
+    if p.top_k < -1:
+        refuse("top_k", p.top_k, "-1, 0 (both: off) or positive")
+    if not 1 <= p.n <= MAX_N:
+        refuse("n", p.n, f"in [1, {MAX_N}]")
+    if p.n > 1 and p.is_greedy:
+        raise UserError("n must be 1 when temperature is 0: all answers would be the same.", param="n")
+    _check_lengths(p)
+
+
+def _check_lengths(p: SamplingParams) -> None:
+    if p.max_tokens is not None and p.max_tokens < 1:
+        refuse("max_tokens", p.max_tokens, "at least 1")
+    if p.min_tokens < 0 or (p.max_tokens is not None and p.min_tokens > p.max_tokens):
+        refuse("min_tokens", p.min_tokens, f"in [0, max_tokens={p.max_tokens}]")
+    if p.seed is not None and not -MAX_SEED <= p.seed <= MAX_SEED:
+        refuse("seed", p.seed, "a 64-bit integer")
+    if p.logprobs is not None and not 0 <= p.logprobs <= MAX_LOGPROBS:
+        refuse("logprobs", p.logprobs, f"in [0, {MAX_LOGPROBS}]")
+    if len(p.stop) > MAX_STOP_STRINGS:
+        refuse("stop", f"{len(p.stop)} strings", f"at most {MAX_STOP_STRINGS} strings")
+    if any(not s for s in p.stop):
+        refuse("stop", "", "non-empty strings")
+
+
+def check_token_ids(param: str, token_ids: Sequence[int], vocab_size: int) -> None:
+    """Refuse token ids that the model does not have.
+
+    Raises:
+        UserError: naming ``param``, the first bad id and the size of the vocabulary.
+    """
+    for token_id in token_ids:
+        if not 0 <= token_id < vocab_size:
+            refuse(param, token_id, f"token ids in [0, {vocab_size})")
