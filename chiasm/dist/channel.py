@@ -1,0 +1,59 @@
+"""Typed messages between an engine's processes: msgpack over Unix sockets in the private runtime folder.
+
+Never pickle: bytes from another process are decoded against a schema or refused.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import zmq
+
+Received = TypeVar("Received")
+
+
+class Channel(Generic[Received]):
+    """One end of a two-way channel between two processes.
+
+    Args:
+        runtime_dir: the engine's private folder.
+        name: of the channel; both ends give the same.
+        received: the type (a tagged union of structs) of what arrives at this end.
+        is_binding: True at exactly one end.
+    """
+
+    def __init__(self, runtime_dir: Path, name: str, received: Any, *, is_binding: bool) -> None:
+        self._context = zmq.Context()
+        self.socket: zmq.Socket[bytes] = self._context.socket(zmq.PAIR)
+        self.socket.setsockopt(zmq.LINGER, 200)
+        self.socket.setsockopt(zmq.SNDHWM, 0)
+        self.socket.setsockopt(zmq.RCVHWM, 0)
+        address = channel_address(runtime_dir, name)
+        if is_binding:
+            self.socket.bind(address)
+        else:
+            self.socket.connect(address)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder: msgspec.msgpack.Decoder[Received] = msgspec.msgpack.Decoder(received)
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Queue a message; returns at once."""
+        self.socket.send(self._encoder.encode(message), copy=False)
+
+    def receive(self, timeout: float | None = None) -> Received | None:
+        """The next message, or None if there is none within ``timeout`` seconds (None waits for ever)."""
+        if not self.socket.poll(None if timeout is None else int(timeout * 1000)):
+            return None
+        return self._decoder.decode(self.socket.recv())
+
+    def close(self) -> None:
+        """Close this end; what was sent goes out first."""
+        self.socket.close()
+        self._context.term()
+
+
+def channel_address(runtime_dir: Path, name: str) -> str:
+    """The ZeroMQ address of a channel."""
+    return f"ipc://{runtime_dir / name}.sock"
