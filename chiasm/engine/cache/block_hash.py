@@ -1,0 +1,45 @@
+"""Hashes that name the content of a KV block.
+
+A block's keys and values depend on every token up to its end and on the pixels behind the placeholders among them.
+So a block's hash covers its parent's hash, its tokens, and the unit behind each placeholder. The hash is
+cryptographic, because a collision would serve one user's context to another.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import blake3
+
+from chiasm.schema.media import MediaItem
+
+
+def first_parent(cache_salt: str) -> bytes:
+    """The parent of a sequence's first block; sequences with different salts share nothing."""
+    return blake3.blake3(b"chiasm-prefix" + cache_salt.encode()).digest()
+
+
+def block_hash(parent: bytes, token_ids: Sequence[int], start: int, items: Sequence[MediaItem]) -> bytes:
+    """The hash of one full block.
+
+    Args:
+        parent: hash of the block before it, or ``first_parent``.
+        token_ids: the block's tokens.
+        start: position of its first token in the sequence.
+        items: the sequence's media.
+    """
+    hasher = blake3.blake3(parent)
+    hasher.update(struct.pack(f"<{len(token_ids)}q", *token_ids))
+    stop = start + len(token_ids)
+    for item in items:
+        if item.offset >= stop or item.end <= start:
+            continue
+        position = item.offset
+        for unit in item.units:
+            if position < stop and position + unit.num_tokens > start:
+                # Length-framed, so that no two lists of units are written alike.
+                key = unit.key.encode()
+                hasher.update(struct.pack("<qq", position - start, len(key)) + key)
+            position += unit.num_tokens
+    return hasher.digest()
