@@ -27,4 +27,6 @@ def placed_units(items: Sequence[MediaItem]) -> Iterator[PlacedUnit]:
 
 def units_between(items: Sequence[MediaItem], start: int, stop: int) -> list[PlacedUnit]:
     """The units that have a token in positions ``start`` to ``stop`` (exclusive)."""
+    if not items or start >= items[-1].end:
+        return []
     return [placed for placed in placed_units(items) if placed.start < stop and placed.stop > start]

@@ -27,19 +27,16 @@ def plan_vision(
         return VisionPlan(tuple(units), (), f"weights: all {num_ranks} ranks compute their heads of every unit")
     if num_ranks == 1:
         return VisionPlan(tuple(units), (0,) * len(units), "one rank: it computes every unit")
-    owners, loads = _longest_first([cost(unit) for unit in units], num_ranks)
-    busiest, fair = max(loads), sum(loads) / num_ranks
-    balance = fair / busiest if busiest else 1.0
-    reason = f"whole units, longest first: the busiest of {num_ranks} ranks has {1 / balance:.2f}x its fair share"
-    return VisionPlan(tuple(units), tuple(owners), reason)
+    owners = _longest_first([cost(unit) for unit in units], num_ranks)
+    return VisionPlan(tuple(units), tuple(owners), f"{mode}: whole units, the costliest first, on {num_ranks} ranks")
 
 
-def _longest_first(costs: Sequence[float], num_ranks: int) -> tuple[list[int], list[float]]:
-    """Owners of the units and the ranks' loads; ties go to the earlier unit and the lower rank."""
+def _longest_first(costs: Sequence[float], num_ranks: int) -> list[int]:
+    """The units' owners; ties go to the earlier unit and the lower rank."""
     owners = [0] * len(costs)
     loads = [0.0] * num_ranks
     for index in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
         rank = min(range(num_ranks), key=loads.__getitem__)
         owners[index] = rank
         loads[rank] += costs[index]
-    return owners, loads
+    return owners

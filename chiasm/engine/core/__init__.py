@@ -1,0 +1,1 @@
+"""The core: schedule, execute, apply, again and again."""

@@ -1,0 +1,1 @@
+"""What the next step computes, decided without tensors."""

@@ -1,0 +1,34 @@
+"""When a sequence ends."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from chiasm.engine.scheduler.sequence import Sequence
+from chiasm.schema.output import FinishReason
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Why a sequence ends, and the token of ``stop_token_ids`` that did it, if one did."""
+
+    reason: FinishReason
+    stop_token_id: int | None = None
+
+
+def finish_of(sequence: Sequence, eos_token_ids: Collection[int], max_model_len: int) -> Finish | None:
+    """Whether the sequence ends with its newest token. Stop strings are the frontend's to see.
+
+    Tokens before ``min_tokens`` can't be stop tokens: the sampler masks those.
+    """
+    sampling = sequence.request.sampling
+    newest = sequence.token_ids[-1]
+    if newest in sampling.stop_token_ids:
+        return Finish("stop", newest)
+    if not sampling.ignore_eos and newest in eos_token_ids:
+        return Finish("stop")
+    is_full = len(sequence.token_ids) >= max_model_len
+    if is_full or (sampling.max_tokens is not None and sequence.num_output_tokens >= sampling.max_tokens):
+        return Finish("length")
+    return None

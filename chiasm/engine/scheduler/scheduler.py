@@ -1,0 +1,335 @@
+"""The scheduler: continuous batching with chunked prefill over a paged cache.
+
+Each step first continues the running sequences in order of arrival, then admits waiting ones. A sequence gets as
+many tokens as the step's budget, the encoder's budget and the free blocks allow: one when it decodes, a chunk when
+it prefills. When blocks run out, the sequence that came last gives up its own and starts again later; what it
+computed is often still in the prefix cache.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+import msgspec
+
+from chiasm.engine.cache.block_pool import BlockPool
+from chiasm.engine.cache.encoder_cache import EncoderCache
+from chiasm.engine.scheduler.budget import StepBudget, VisionReach
+from chiasm.engine.scheduler.finish import finish_of
+from chiasm.engine.scheduler.sequence import Sequence
+from chiasm.schema.facts import EncoderShape
+from chiasm.schema.output import EngineStats, SequenceDelta
+from chiasm.schema.plan import (
+    EncoderMode,
+    SampledToken,
+    ScheduledRequest,
+    StartedRequest,
+    StepPlan,
+    StepResult,
+    VisionPlan,
+)
+from chiasm.schema.request import EngineRequest
+from chiasm.vision.cost import unit_cost
+from chiasm.vision.frames import units_between
+from chiasm.vision.plan import plan_vision
+
+
+class SchedulerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers that a scheduler decides by; see ``EngineConfig`` for their meaning."""
+
+    num_blocks: int
+    block_size: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_num_batched_patches: int
+    encoder_cache_tokens: int
+    enable_prefix_caching: bool
+    num_ranks: int
+    encoder_mode: EncoderMode
+    encoder: EncoderShape
+    eos_token_ids: tuple[int, ...]
+
+
+class Scheduler:
+    """Holds the sequences and both caches' accounting; turns them into plans."""
+
+    def __init__(self, limits: SchedulerLimits) -> None:
+        self._limits = limits
+        self._blocks = BlockPool(limits.num_blocks, is_caching=limits.enable_prefix_caching)
+        self._encoder_cache = EncoderCache(limits.encoder_cache_tokens)
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []
+        self._by_id: dict[str, Sequence] = {}
+        self._dropped: list[str] = []
+        self._deltas: list[SequenceDelta] = []
+        self._totals = EngineStats(kv_blocks=limits.num_blocks, encoder_tokens=limits.encoder_cache_tokens)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any sequence is waiting or running."""
+        return bool(self._by_id)
+
+    def add(self, request: EngineRequest) -> None:
+        """Queue a sequence. The frontend has checked that it fits the model and the cache."""
+        assert request.request_id not in self._by_id, request.request_id
+        sequence = Sequence(request)
+        self._by_id[request.request_id] = sequence
+        self._waiting.append(sequence)
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Forget sequences; ids that ended before are ignored."""
+        for request_id in request_ids:
+            sequence = self._by_id.get(request_id)
+            if sequence is not None:
+                self._end(sequence, SequenceDelta(request_id, finish_reason="abort"))
+
+    def take_deltas(self) -> tuple[SequenceDelta, ...]:
+        """News since the last call."""
+        deltas, self._deltas = tuple(self._deltas), []
+        return deltas
+
+    def stats(self) -> EngineStats:
+        """Gauges now and totals so far."""
+        return msgspec.structs.replace(
+            self._totals,
+            num_running=len(self._running),
+            num_waiting=len(self._waiting),
+            kv_blocks_used=self._blocks.num_held,
+            encoder_tokens_used=self._encoder_cache.num_pinned_tokens,
+        )
+
+    def schedule(self) -> StepPlan:
+        """Decide the next step; every sequence in it has at least one token to compute."""
+        limits = self._limits
+        budget = StepBudget(limits.max_num_batched_tokens, limits.max_num_batched_patches)
+        started: list[StartedRequest] = []
+        scheduled: list[ScheduledRequest] = []
+        is_short = self._continue_running(budget, scheduled)
+        if not is_short:
+            self._admit_waiting(budget, started, scheduled)
+        plan = StepPlan(
+            step=self._totals.steps,
+            dropped=tuple(self._dropped),
+            evicted=tuple(budget.evicted),
+            started=tuple(started),
+            vision=self._plan_vision(budget),
+            scheduled=tuple(scheduled),
+        )
+        self._dropped.clear()
+        return plan
+
+    def apply(self, plan: StepPlan, result: StepResult) -> None:
+        """Take in what the ranks did."""
+        assert result.step == plan.step, (result.step, plan.step)
+        sampled = {token.request_id: token for token in result.sampled}
+        failed = set(result.failed_units)
+        for scheduled in plan.scheduled:
+            sequence = self._by_id[scheduled.request_id]
+            if failed and (reason := self._failure(sequence, scheduled, result)):
+                self._end(sequence, SequenceDelta(sequence.request_id, finish_reason="error", error=reason))
+                continue
+            self._advance(sequence, scheduled.num_new_tokens)
+            if scheduled.is_sampling:
+                self._append(sequence, sampled[sequence.request_id])
+        for key in failed:
+            self._encoder_cache.forget(key)
+        self._count_step(plan, result)
+
+    def _continue_running(self, budget: StepBudget, scheduled: list[ScheduledRequest]) -> bool:
+        """Give running sequences their tokens. Returns whether memory ran short."""
+        is_short = False
+        index = 0
+        while index < len(self._running) and budget.tokens > 0:
+            sequence = self._running[index]
+            wanted = min(sequence.num_uncomputed_tokens, budget.tokens)
+            reach = budget.vision_reach(sequence, wanted, self._encoder_cache)
+            new_blocks = self._blocks_for(sequence, reach.num_tokens)
+            is_stuck = reach.is_cache_full and reach.num_tokens == 0
+            if is_stuck or new_blocks > self._blocks.num_free:
+                is_short = True
+                self._preempt_last()
+                continue  # the same sequence again, unless it was the last itself
+            index += 1
+            if reach.num_tokens > 0:
+                scheduled.append(self._take(sequence, reach, new_blocks, budget))
+        return is_short
+
+    def _admit_waiting(
+        self, budget: StepBudget, started: list[StartedRequest], scheduled: list[ScheduledRequest]
+    ) -> None:
+        """Start waiting sequences in order, as long as the first of them fits."""
+        limits = self._limits
+        while self._waiting and len(self._running) < limits.max_num_seqs and budget.tokens > 0:
+            sequence = self._waiting[0]
+            cached = self._find_cached(sequence)
+            sequence.num_computed_tokens = len(cached) * limits.block_size
+            wanted = min(sequence.num_uncomputed_tokens, budget.tokens)
+            reach = budget.vision_reach(sequence, wanted, self._encoder_cache)
+            new_blocks = self._blocks_for(sequence, reach.num_tokens) - len(cached)
+            if reach.num_tokens == 0 or not self._blocks.can_hold(cached, new_blocks):
+                sequence.num_computed_tokens = 0
+                return
+            self._waiting.popleft()
+            self._running.append(sequence)
+            self._start(sequence, cached, started)
+            scheduled.append(self._take(sequence, reach, new_blocks, budget, cached))
+
+    def _start(self, sequence: Sequence, cached: list[int], started: list[StartedRequest]) -> None:
+        self._blocks.hold(cached)
+        sequence.block_ids = list(cached)
+        request = sequence.request
+        if not sequence.num_output_tokens:
+            sequence.num_cached_tokens = sequence.num_computed_tokens
+            self._add_to_totals(prefix_queries=sequence.num_prompt_tokens, prefix_hits=sequence.num_cached_tokens)
+        sequence.is_known_to_ranks = True
+        sequence.unsent_token_id = None
+        started.append(
+            StartedRequest(
+                request.request_id,
+                tuple(sequence.token_ids),
+                sequence.num_prompt_tokens,
+                request.items,
+                request.sampling,
+            )
+        )
+
+    def _take(
+        self,
+        sequence: Sequence,
+        reach: VisionReach,
+        num_new_blocks: int,
+        budget: StepBudget,
+        cached: Iterable[int] = (),
+    ) -> ScheduledRequest:
+        """Commit a sequence to this step."""
+        hits = sum(unit.key in self._encoder_cache for unit in reach.units)
+        self._add_to_totals(encoder_queries=len(reach.units), encoder_hits=hits)
+        budget.take(sequence, reach, self._encoder_cache)
+        new_blocks = self._blocks.allocate(num_new_blocks)
+        sequence.block_ids += new_blocks
+        new_token_id, sequence.unsent_token_id = sequence.unsent_token_id, None
+        return ScheduledRequest(
+            request_id=sequence.request_id,
+            num_computed_tokens=sequence.num_computed_tokens,
+            num_new_tokens=reach.num_tokens,
+            new_token_id=new_token_id,
+            new_block_ids=(*cached, *new_blocks),
+            is_sampling=reach.num_tokens == sequence.num_uncomputed_tokens,
+        )
+
+    def _find_cached(self, sequence: Sequence) -> list[int]:
+        """Blocks of the longest cached prefix that leaves at least one token to compute."""
+        if not self._limits.enable_prefix_caching:
+            return []
+        num_full = (len(sequence.token_ids) - 1) // self._limits.block_size
+        return self._blocks.find_prefix(sequence.block_hashes(num_full, self._limits.block_size))
+
+    def _blocks_for(self, sequence: Sequence, num_new_tokens: int) -> int:
+        """Blocks to add so that its computed and new tokens have a place."""
+        num_tokens = sequence.num_computed_tokens + num_new_tokens
+        return -(-num_tokens // self._limits.block_size) - len(sequence.block_ids)
+
+    def _preempt_last(self) -> None:
+        """Take the newest sequence's memory. None that this step has scheduled comes after the one being planned."""
+        sequence = self._running.pop()
+        self._release(sequence)
+        sequence.num_computed_tokens = 0
+        self._waiting.appendleft(sequence)
+        self._add_to_totals(num_preemptions=1)
+
+    def _release(self, sequence: Sequence) -> None:
+        """Give back all that a sequence holds, and have the ranks forget it."""
+        self._blocks.release(sequence.block_ids)
+        sequence.block_ids = []
+        self._encoder_cache.unpin_all(sequence.request_id)
+        if sequence.is_known_to_ranks:
+            sequence.is_known_to_ranks = False
+            self._dropped.append(sequence.request_id)
+
+    def _advance(self, sequence: Sequence, num_tokens: int) -> None:
+        """Count tokens as computed: their blocks become findable, units behind them are no longer needed."""
+        block_size = self._limits.block_size
+        before = sequence.num_computed_tokens
+        after = before + num_tokens
+        sequence.num_computed_tokens = after
+        if self._limits.enable_prefix_caching:
+            hashes = sequence.block_hashes(after // block_size, block_size)
+            for index in range(before // block_size, after // block_size):
+                self._blocks.remember(sequence.block_ids[index], hashes[index])
+        self._unpin_read_units(sequence, before, after)
+
+    def _unpin_read_units(self, sequence: Sequence, before: int, after: int) -> None:
+        items = sequence.request.items
+        if not items or before >= items[-1].end:
+            return
+        still_needed = {placed.unit.key for placed in units_between(items, after, items[-1].end)}
+        for placed in units_between(items, before, after):
+            if placed.stop <= after and placed.unit.key not in still_needed:
+                self._encoder_cache.unpin(placed.unit.key, sequence.request_id)
+
+    def _append(self, sequence: Sequence, token: SampledToken) -> None:
+        sequence.token_ids.append(token.token_id)
+        sequence.unsent_token_id = token.token_id
+        finish = finish_of(sequence, self._limits.eos_token_ids, self._limits.max_model_len)
+        delta = SequenceDelta(
+            request_id=sequence.request_id,
+            token_ids=(token.token_id,),
+            logprobs=(token.logprob,) if token.logprob is not None else (),
+            finish_reason=finish.reason if finish else None,
+            stop_token_id=finish.stop_token_id if finish else None,
+            num_cached_tokens=sequence.num_cached_tokens,
+        )
+        if finish:
+            self._end(sequence, delta)
+        else:
+            self._deltas.append(delta)
+
+    def _end(self, sequence: Sequence, last: SequenceDelta) -> None:
+        """Forget a sequence, wherever it is."""
+        del self._by_id[sequence.request_id]
+        if sequence in self._running:
+            self._running.remove(sequence)
+        else:
+            self._waiting.remove(sequence)
+        self._release(sequence)
+        self._deltas.append(last)
+
+    def _failure(self, sequence: Sequence, scheduled: ScheduledRequest, result: StepResult) -> str | None:
+        start = scheduled.num_computed_tokens
+        for placed in units_between(sequence.request.items, start, start + scheduled.num_new_tokens):
+            if placed.unit.key in result.failed_units:
+                return result.failed_units[placed.unit.key]
+        return None
+
+    def _plan_vision(self, budget: StepBudget) -> VisionPlan | None:
+        if not budget.units:
+            return None
+        limits = self._limits
+        return plan_vision(
+            list(budget.units.values()),
+            num_ranks=limits.num_ranks,
+            mode=limits.encoder_mode,
+            cost=lambda unit: unit_cost(limits.encoder, unit),
+        )
+
+    def _count_step(self, plan: StepPlan, result: StepResult) -> None:
+        self._add_to_totals(steps=1)
+        if plan.vision is None:
+            return
+        totals = self._totals
+        seconds = totals.encoder_seconds or (0.0,) * len(result.encoder_seconds)
+        self._totals = msgspec.structs.replace(
+            totals,
+            units_encoded=totals.units_encoded + len(plan.vision.units),
+            encoder_seconds=tuple(a + b for a, b in zip(seconds, result.encoder_seconds, strict=True)),
+            plan_reasons={
+                **totals.plan_reasons,
+                plan.vision.reason: totals.plan_reasons.get(plan.vision.reason, 0) + 1,
+            },
+        )
+
+    def _add_to_totals(self, **increments: int) -> None:
+        changed = {name: getattr(self._totals, name) + amount for name, amount in increments.items()}
+        self._totals = msgspec.structs.replace(self._totals, **changed)

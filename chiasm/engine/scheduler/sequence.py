@@ -1,0 +1,67 @@
+"""A sequence while the scheduler knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+from chiasm.engine.cache.block_hash import block_hash, first_parent
+from chiasm.schema.request import EngineRequest
+
+
+@dataclass(eq=False)
+class Sequence:
+    """A request's tokens and how far they are computed.
+
+    Attributes:
+        request: as it came.
+        token_ids: the prompt, then what was generated.
+        num_computed_tokens: tokens whose keys and values are in held blocks.
+        num_cached_tokens: prompt tokens that the prefix cache gave when it was first scheduled.
+        block_ids: the blocks it holds, in order.
+        is_known_to_ranks: whether the ranks have its record; preemption takes it away.
+        unsent_token_id: the newest token, until a plan has carried it to the ranks.
+    """
+
+    request: EngineRequest
+    token_ids: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    num_cached_tokens: int = 0
+    block_ids: list[int] = field(default_factory=list)
+    is_known_to_ranks: bool = False
+    unsent_token_id: int | None = None
+    _block_hashes: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Start with the prompt."""
+        self.token_ids = list(self.request.token_ids)
+
+    @property
+    def request_id(self) -> str:
+        """Its name."""
+        return self.request.request_id
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Length of the prompt."""
+        return len(self.request.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens generated so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """Tokens still to compute before the next one can be sampled; 1 while it decodes."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+    def block_hashes(self, num_blocks: int, block_size: int) -> Seq[bytes]:
+        """Hashes of its first ``num_blocks`` full blocks."""
+        hashes = self._block_hashes
+        while len(hashes) < num_blocks:
+            start = len(hashes) * block_size
+            parent = hashes[-1] if hashes else first_parent(self.request.cache_salt)
+            tokens = self.token_ids[start : start + block_size]
+            hashes.append(block_hash(parent, tokens, start, self.request.items))
+        return hashes[:num_blocks]
