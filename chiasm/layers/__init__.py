@@ -1,0 +1,1 @@
+"""Layers that hold weights, each sharded over the group that it is given."""

@@ -1,0 +1,134 @@
+"""The processes that one layer or one batch is spread over, and what they exchange.
+
+A layer is given a group, not a flag: with a group of one every exchange is a no-op.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Group:
+    """Ranks that take part in the same exchanges, in the same order.
+
+    Attributes:
+        rank: of this process, in [0, size).
+        size: number of ranks; one needs no torch.distributed.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, process_group: dist.ProcessGroup | None = None) -> None:
+        """Wrap ``process_group``; None is the default group of the process."""
+        assert 0 <= rank < size
+        self.rank = rank
+        self.size = size
+        self._process_group = process_group
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """Sum ``x`` over the ranks, in place; returns ``x``."""
+        if self.size > 1:
+            dist.all_reduce(x, group=self._process_group)
+        return x
+
+    def all_reduce_max(self, x: Tensor) -> Tensor:
+        """Largest of each element over the ranks, in place; returns ``x``."""
+        if self.size > 1:
+            dist.all_reduce(x, op=dist.ReduceOp.MAX, group=self._process_group)
+        return x
+
+    def broadcast(self, x: Tensor, src: int) -> Tensor:
+        """Overwrite ``x`` with rank ``src``'s, in place; returns ``x``."""
+        if self.size > 1:
+            dist.broadcast(x, group=self._process_group, group_src=src)
+        return x
+
+    def all_gather_last(self, x: Tensor) -> Tensor:
+        """Concatenate equal shards along the last dimension, rank-major: [..., d] -> [..., size * d]."""
+        if self.size == 1:
+            return x
+        x = x.contiguous()
+        shards = [torch.empty_like(x) for _ in range(self.size)]
+        dist.all_gather(shards, x, group=self._process_group)
+        return torch.cat(shards, dim=-1)
+
+    def gather_rows(self, local: Tensor, counts: Sequence[int]) -> Tensor:
+        """Give every rank the rows of all ranks, rank-major, in a buffer of exactly their size.
+
+        Args:
+            local: [counts[rank], d]; a rank without rows passes [0, d].
+            counts: rows of every rank, the same on every rank.
+
+        Returns:
+            [sum(counts), d].
+        """
+        assert len(counts) == self.size
+        assert local.shape[0] == counts[self.rank]
+        if self.size == 1:
+            return local
+        gathered = local.new_empty(sum(counts), *local.shape[1:])
+        slices = torch.split(gathered, list(counts))
+        slices[self.rank].copy_(local)
+        # A broadcast per owner, not an all-gather: gloo refuses an uneven one, and a lone owner needs no other.
+        pending = [
+            dist.broadcast(rows, group=self._process_group, group_src=owner, async_op=True)
+            for owner, rows in enumerate(slices)
+            if rows.shape[0]
+        ]
+        for work in pending:
+            assert work is not None
+            work.wait()
+        return gathered
+
+
+SOLO = Group()
+"""The group of one."""
+
+
+def init_world(
+    rank: int, size: int, store_path: str | Path, device: torch.device, *, timeout_seconds: float = 600.0
+) -> Group:
+    """Join the ranks of one engine, all on this machine.
+
+    Args:
+        rank: of this process.
+        size: how many processes join; one returns ``SOLO`` at once.
+        store_path: a file, absent at first, in a folder that only this user can enter; the ranks meet there.
+        device: where exchanged tensors live: NCCL for CUDA, gloo for the CPU.
+        timeout_seconds: longest wait for the others, at the start and in each exchange.
+    """
+    if size == 1:
+        return SOLO
+    is_cuda = device.type == "cuda"
+    if is_cuda:
+        torch.cuda.set_device(device)
+    else:
+        _bind_gloo_to_loopback()
+    dist.init_process_group(
+        "nccl" if is_cuda else "gloo",
+        store=dist.FileStore(str(store_path), size),  # type: ignore[attr-defined]  # public, but missing in the stubs
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=timeout_seconds),
+        device_id=device if is_cuda else None,
+    )
+    return Group(rank, size)
+
+
+def destroy_world() -> None:
+    """Leave the ranks joined by ``init_world``; without them it does nothing."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _bind_gloo_to_loopback() -> None:
+    # Left alone, gloo listens on the address of the host's name, where other machines can reach it.
+    loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
+    if loopback:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback[0])

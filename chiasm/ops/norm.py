@@ -1,0 +1,21 @@
+"""Normalisation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Scale rows to a root mean square of one, then by ``weight``.
+
+    The mean is taken in float32 at least, and the result rounded before it is weighted, as the families were trained.
+
+    Args:
+        x: [..., d].
+        weight: [d].
+        eps: added to the mean square.
+    """
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return weight * (wide * scale).to(x.dtype)

@@ -1,0 +1,174 @@
+"""Causal attention over a key-value cache that is made of blocks.
+
+Shapes: n rows of the packed batch, H query heads, Hkv key-value heads, D head size, G = H / Hkv.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# Query rows per attention call: rows of a tile see no key beyond its last row, so small tiles skip the upper
+# triangle and bound the mask, and large ones make fewer calls.
+_TILE_ROWS = 256
+
+
+@dataclass(frozen=True)
+class KVCache:
+    """Keys and values of one layer, each [num_blocks, block_size, Hkv, D]."""
+
+    keys: Tensor
+    values: Tensor
+
+    @classmethod
+    def empty(
+        cls,
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> KVCache:
+        """A cache of zeros."""
+        shape = (num_blocks, block_size, num_kv_heads, head_dim)
+        return cls(torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a block."""
+        return self.keys.shape[1]
+
+
+@dataclass(frozen=True)
+class SequenceSlice:
+    """The rows of a packed batch that belong to one sequence.
+
+    Attributes:
+        start: its first row.
+        stop: one past its last row.
+        num_computed_tokens: position of its first row, that is the length of its history in the cache.
+        block_ids: LongTensor [blocks], its cache blocks in order; they reach at least to its last row.
+        first_block: the first block where the ids are consecutive, so that its cache is one view; else None.
+    """
+
+    start: int
+    stop: int
+    num_computed_tokens: int
+    block_ids: Tensor
+    first_block: int | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that its last row attends to."""
+        return self.num_computed_tokens + self.stop - self.start
+
+
+@dataclass(frozen=True)
+class PagedBatch:
+    """A packed batch of sequences.
+
+    Attributes:
+        slices: they cover the rows, in order.
+        slots: LongTensor [n], where each row's key and value go: block * block_size + offset.
+    """
+
+    slices: tuple[SequenceSlice, ...]
+    slots: Tensor
+
+
+class SequenceRows(NamedTuple):
+    """What a sequence brings to a batch, in plain numbers."""
+
+    num_computed_tokens: int
+    num_new_tokens: int
+    block_ids: Sequence[int]
+
+
+def build_batch(sequences: Sequence[SequenceRows], block_size: int, device: torch.device) -> PagedBatch:
+    """Pack the new rows of these sequences, in order."""
+    slices = []
+    slots = []
+    start = 0
+    for num_computed, num_new, block_ids in sequences:
+        blocks = np.asarray(block_ids, dtype=np.int64)
+        positions = np.arange(num_computed, num_computed + num_new)
+        slots.append(blocks[positions // block_size] * block_size + positions % block_size)
+        first_block = int(blocks[0]) if bool(np.all(np.diff(blocks) == 1)) else None
+        ids = torch.from_numpy(blocks).to(device)
+        slices.append(SequenceSlice(start, start + num_new, num_computed, ids, first_block))
+        start += num_new
+    return PagedBatch(tuple(slices), torch.from_numpy(np.concatenate(slots)).to(device))
+
+
+def paged_attention(q: Tensor, k: Tensor, v: Tensor, cache: KVCache, batch: PagedBatch, scale: float) -> Tensor:
+    """Put the new keys and values into the cache, then let each row attend to its sequence up to itself.
+
+    Args:
+        q: [n, H, D]; H is a multiple of Hkv and query head h reads key-value head h // G.
+        k: [n, Hkv, D], new keys.
+        v: [n, Hkv, D], new values.
+        cache: written at ``batch.slots``.
+        batch: describes the n rows.
+        scale: factor of the scores.
+
+    Returns:
+        [n, H, D].
+    """
+    cache.keys.flatten(0, 1).index_copy_(0, batch.slots, k)
+    cache.values.flatten(0, 1).index_copy_(0, batch.slots, v)
+    out = q.new_empty(q.shape)
+    for sequence in batch.slices:
+        rows = slice(sequence.start, sequence.stop)
+        if sequence.num_computed_tokens == 0:
+            keys, values = k[rows], v[rows]
+        else:
+            keys, values = _read(cache.keys, sequence), _read(cache.values, sequence)
+        attend = _attend_one_row if sequence.stop - sequence.start == 1 else _attend_rows
+        attend(q[rows], keys, values, scale, out[rows])
+    return out
+
+
+def _read(blocks: Tensor, sequence: SequenceSlice) -> Tensor:
+    """[num_blocks, block_size, Hkv, D] -> [num_tokens, Hkv, D] of one sequence; a view where its blocks allow."""
+    num_blocks = -(-sequence.num_tokens // blocks.shape[1])
+    if sequence.first_block is not None:
+        own = blocks[sequence.first_block : sequence.first_block + num_blocks]
+    else:
+        own = blocks.index_select(0, sequence.block_ids[:num_blocks])
+    return own.flatten(0, 1)[: sequence.num_tokens]
+
+
+def _attend_one_row(q: Tensor, k: Tensor, v: Tensor, scale: float, out: Tensor) -> None:
+    """Fill ``out`` [1, H, D] from q [1, H, D] and k, v [num_tokens, Hkv, D]."""
+    # The query heads of a group become rows over their one key-value head: no mask and no expanded keys, which on
+    # the CPU takes less than half the time of SDPA's own enable_gqa.
+    grouped = q.view(1, k.shape[1], -1, q.shape[2])
+    keys, values = k.transpose(0, 1)[None], v.transpose(0, 1)[None]
+    out.copy_(F.scaled_dot_product_attention(grouped, keys, values, scale=scale).reshape(out.shape))
+
+
+def _attend_rows(q: Tensor, k: Tensor, v: Tensor, scale: float, out: Tensor) -> None:
+    """Fill ``out`` [n, H, D] from q [n, H, D] and k, v [num_tokens, Hkv, D], whose last n rows are q's own."""
+    num_rows, num_heads, head_dim = q.shape
+    num_tokens, num_kv_heads, _ = k.shape
+    group = num_heads // num_kv_heads
+    grouped_shape = (num_rows, num_kv_heads, group, head_dim)
+    queries = q.view(grouped_shape).permute(1, 2, 0, 3)  # [Hkv, G, n, D]
+    filled = out.view(grouped_shape).permute(1, 2, 0, 3)
+    keys = k.transpose(0, 1)[:, None].expand(-1, group, -1, -1)  # [Hkv, G, num_tokens, D]
+    values = v.transpose(0, 1)[:, None].expand(-1, group, -1, -1)
+    history = num_tokens - num_rows
+    for first in range(0, num_rows, _TILE_ROWS):
+        last = min(first + _TILE_ROWS, num_rows)
+        seen = history + last
+        mask = torch.ones(last - first, seen, dtype=torch.bool, device=q.device).tril_(history + first)
+        filled[:, :, first:last] = F.scaled_dot_product_attention(
+            queries[:, :, first:last], keys[:, :, :seen], values[:, :, :seen], attn_mask=mask, scale=scale
+        )
