@@ -1,12 +1,20 @@
-"""Messages between the frontend and the core when they are two processes (msgpack over a local socket)."""
+"""Messages between an engine's processes (msgpack over local sockets): frontend and core, core and ranks."""
 
 from __future__ import annotations
 
 import msgspec
 
+from chiasm.config.engine import EngineConfig
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.output import EngineStats, SequenceDelta
+from chiasm.schema.plan import StepPlan, StepResult
 from chiasm.schema.request import EngineRequest
+
+
+class StartCore(msgspec.Struct, frozen=True, tag=True):
+    """First message to a core: load and serve this."""
+
+    config: EngineConfig
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag=True):
@@ -25,7 +33,7 @@ class Shutdown(msgspec.Struct, frozen=True, tag=True):
     """Stop the ranks and end."""
 
 
-ToCore = AddRequest | AbortRequests | Shutdown
+ToCore = StartCore | AddRequest | AbortRequests | Shutdown
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -64,3 +72,74 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 FromCore = Ready | Outputs | Failed
+
+
+class LoadModel(msgspec.Struct, frozen=True, tag=True):
+    """First message to a rank: join the others and load the model.
+
+    Attributes:
+        config: the engine's settings.
+        size: ranks in all.
+    """
+
+    config: EngineConfig
+    size: int
+
+
+class AllocateBlocks(msgspec.Struct, frozen=True, tag=True):
+    """Second message to a rank: make a KV cache of so many blocks."""
+
+    num_blocks: int
+
+
+class Step(msgspec.Struct, frozen=True, tag=True):
+    """Obey a plan."""
+
+    plan: StepPlan
+
+
+class StopRank(msgspec.Struct, frozen=True, tag=True):
+    """End."""
+
+
+ToRank = LoadModel | AllocateBlocks | Step | StopRank
+
+
+class RankInfo(msgspec.Struct, frozen=True, tag=True):
+    """A rank has loaded the model.
+
+    Attributes:
+        facts: of the model.
+        block_bytes: size of one block of its KV cache, all layers.
+        cache_bytes: memory that it can give to the cache.
+        cache_reason: how that was found, for the start-up lines.
+        device: what it computes on, and why.
+        dtype: what it computes in, and why.
+    """
+
+    facts: ModelFacts
+    block_bytes: int
+    cache_bytes: int
+    cache_reason: str
+    device: str
+    dtype: str
+
+
+class BlocksAllocated(msgspec.Struct, frozen=True, tag=True):
+    """A rank is ready for plans."""
+
+
+class StepDone(msgspec.Struct, frozen=True, tag=True):
+    """Rank 0 has obeyed a plan."""
+
+    result: StepResult
+
+
+class RankFailed(msgspec.Struct, frozen=True, tag=True):
+    """A rank ends; see ``Failed``."""
+
+    message: str
+    is_user_error: bool = False
+
+
+FromRank = RankInfo | BlocksAllocated | StepDone | RankFailed

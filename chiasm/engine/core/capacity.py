@@ -1,0 +1,70 @@
+"""How many cache blocks there are and how long a sequence may get, decided after the ranks have loaded the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chiasm.config.engine import EngineConfig
+from chiasm.errors import UserError
+from chiasm.schema.wire import RankInfo
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Sizes that the scheduler works with.
+
+    Attributes:
+        num_blocks: blocks of the KV cache.
+        max_model_len: longest sequence in tokens.
+        encoder_cache_tokens: feature rows of the encoder cache.
+        summary: the choices, a line each.
+    """
+
+    num_blocks: int
+    max_model_len: int
+    encoder_cache_tokens: int
+    summary: tuple[str, ...]
+
+
+def decide_capacity(config: EngineConfig, infos: Sequence[RankInfo]) -> Capacity:
+    """Fit the cache into the memory of the poorest rank.
+
+    Raises:
+        UserError: if a sequence of the asked length doesn't fit, naming the flags to change.
+    """
+    poorest = min(infos, key=lambda info: info.cache_bytes // info.block_bytes)
+    num_fitting = poorest.cache_bytes // poorest.block_bytes
+    model_len = infos[0].facts.max_position_embeddings
+    max_model_len, length_reason = _sequence_length(config, model_len, num_fitting * config.block_size, poorest)
+    most_useful = config.max_num_seqs * -(-max_model_len // config.block_size)
+    num_blocks = min(num_fitting, most_useful)
+    biggest_item = infos[0].facts.processor.max_tokens
+    encoder_tokens = max(config.encoder_cache_tokens, min(biggest_item, max_model_len))
+    memory = num_blocks * poorest.block_bytes
+    cache_reason = poorest.cache_reason if num_blocks == num_fitting else "all that max_num_seqs can use"
+    summary = (
+        f"KV cache: {num_blocks} blocks of {config.block_size} tokens, {memory / 2**20:.0f} MiB ({cache_reason})",
+        f"context: {max_model_len} tokens ({length_reason})",
+    )
+    return Capacity(num_blocks, max_model_len, encoder_tokens, summary)
+
+
+def _sequence_length(config: EngineConfig, model_len: int, cache_tokens: int, poorest: RankInfo) -> tuple[int, str]:
+    asked = config.max_model_len
+    if asked is not None and asked > model_len:
+        raise UserError(
+            f"max_model_len={asked} is above the {model_len} positions that the model was made for.",
+            param="max_model_len",
+        )
+    if cache_tokens < (asked or 2):
+        raise UserError(
+            f"the KV cache has room for {cache_tokens} tokens ({poorest.cache_bytes} bytes, {poorest.cache_reason}), "
+            f"max_model_len={asked or model_len} needs more: lower max_model_len, or raise kv_cache_memory_bytes.",
+            param="max_model_len",
+        )
+    if asked is not None:
+        return asked, "as asked"
+    if cache_tokens < model_len:
+        return cache_tokens, f"what the KV cache holds; the model could take {model_len}"
+    return model_len, "the model's own"

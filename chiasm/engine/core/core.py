@@ -1,0 +1,121 @@
+"""The engine's core: it owns the scheduler and the ranks, and advances them step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from chiasm.config.engine import EngineConfig
+from chiasm.engine.core.capacity import Capacity, decide_capacity
+from chiasm.engine.executor.base import Executor
+from chiasm.engine.executor.inproc import InprocExecutor
+from chiasm.engine.executor.multiproc import MultiprocExecutor
+from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
+from chiasm.schema.output import EngineStats, SequenceDelta
+from chiasm.schema.request import EngineRequest
+from chiasm.schema.wire import RankInfo, Ready
+
+
+class EngineCore:
+    """Schedule, execute, apply.
+
+    Args:
+        config: the engine's settings.
+        executor: the ranks, not loaded yet.
+
+    Raises:
+        UserError: if the model or a setting is at fault.
+        EngineDeadError: if a rank died while loading.
+    """
+
+    def __init__(self, config: EngineConfig, executor: Executor) -> None:
+        self._executor = executor
+        infos = executor.load()
+        capacity = decide_capacity(config, infos)
+        executor.allocate(capacity.num_blocks)
+        self._scheduler = Scheduler(_limits(config, infos[0], capacity))
+        self.ready = Ready(
+            facts=infos[0].facts,
+            max_model_len=capacity.max_model_len,
+            summary=_summary(config, infos[0], capacity),
+            rank_pids=executor.rank_pids,
+        )
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``step`` would do something."""
+        return self._scheduler.has_work
+
+    def add(self, request: EngineRequest) -> None:
+        """Take up a sequence."""
+        self._scheduler.add(request)
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Forget sequences."""
+        self._scheduler.abort(request_ids)
+
+    def step(self) -> None:
+        """Advance every scheduled sequence once.
+
+        Raises:
+            EngineDeadError: if a rank has died.
+        """
+        plan = self._scheduler.schedule()
+        result = self._executor.execute(plan)
+        self._scheduler.apply(plan, result)
+
+    def take_deltas(self) -> tuple[SequenceDelta, ...]:
+        """News since the last call."""
+        return self._scheduler.take_deltas()
+
+    def stats(self) -> EngineStats:
+        """Gauges and totals."""
+        return self._scheduler.stats()
+
+    def check(self) -> None:
+        """Raise ``EngineDeadError`` if a rank has died; called while there is no work."""
+        self._executor.check()
+
+    def close(self) -> None:
+        """End the ranks."""
+        self._executor.close()
+
+
+def make_executor(config: EngineConfig, runtime_dir: Path) -> Executor:
+    """One rank runs in this process, more run in processes of their own."""
+    if config.tensor_parallel_size == 1:
+        return InprocExecutor(config)
+    return MultiprocExecutor(config, runtime_dir)
+
+
+def _limits(config: EngineConfig, info: RankInfo, capacity: Capacity) -> SchedulerLimits:
+    return SchedulerLimits(
+        num_blocks=capacity.num_blocks,
+        block_size=config.block_size,
+        max_model_len=capacity.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_batched_patches=config.max_num_batched_patches,
+        encoder_cache_tokens=capacity.encoder_cache_tokens,
+        enable_prefix_caching=config.enable_prefix_caching,
+        num_ranks=config.tensor_parallel_size,
+        encoder_mode=config.mm_encoder_tp_mode,
+        encoder=info.facts.encoder,
+        eos_token_ids=info.facts.eos_token_ids,
+    )
+
+
+def _summary(config: EngineConfig, info: RankInfo, capacity: Capacity) -> tuple[str, ...]:
+    ranks = config.tensor_parallel_size
+    encoder = {
+        "weights": f"weights sharded over {ranks} ranks (mm_encoder_tp_mode=weights)",
+        "data": f"data-parallel over {ranks} ranks, whole units (mm_encoder_tp_mode=data)",
+        "auto": f"data-parallel over {ranks} ranks, whole units (mm_encoder_tp_mode=auto)",
+    }[config.mm_encoder_tp_mode]
+    return (
+        f"model: {info.facts.model_type} on {ranks} {'rank' if ranks == 1 else 'ranks'}",
+        f"device: {info.device}",
+        f"dtype: {info.dtype}",
+        f"encoder: {encoder if ranks > 1 else 'one rank computes every unit'}",
+        *capacity.summary,
+    )

@@ -1,0 +1,77 @@
+"""The core's process: ``python -m chiasm.engine.core.main FOLDER``, started by the serving frontend."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from chiasm.dist.channel import Channel
+from chiasm.dist.children import die_with_parent
+from chiasm.engine.core.core import EngineCore, make_executor
+from chiasm.errors import EngineDeadError, UserError
+from chiasm.logs import configure_logging, get_logger
+from chiasm.schema.wire import AbortRequests, AddRequest, Failed, Outputs, StartCore, ToCore
+
+_log = get_logger(__name__)
+_IDLE_SECONDS = 0.5
+
+
+def main(runtime_dir: Path) -> int:
+    """Serve the frontend until it says stop; returns the exit status."""
+    channel: Channel[ToCore] = Channel(runtime_dir, "core", ToCore, is_binding=False)
+    start = channel.receive()
+    assert isinstance(start, StartCore), start
+    executor = make_executor(start.config, runtime_dir)
+    try:
+        core = EngineCore(start.config, executor)
+        channel.send(core.ready)
+        _serve(core, channel)
+    except UserError as error:
+        channel.send(Failed(error.message, is_user_error=True))
+        return 1
+    except EngineDeadError as error:
+        _log.error("the engine ends: %s", error)
+        channel.send(Failed(str(error)))
+        return 1
+    except Exception as error:
+        _log.exception("the engine fails")
+        channel.send(Failed(f"{type(error).__name__}: {error}"))
+        return 1
+    finally:
+        executor.close()
+        channel.close()
+    return 0
+
+
+def _serve(core: EngineCore, channel: Channel[ToCore]) -> None:
+    while _take_messages(core, channel):
+        if core.has_work:
+            core.step()
+        else:
+            core.check()
+        deltas = core.take_deltas()
+        if deltas:
+            channel.send(Outputs(deltas, core.stats()))
+
+
+def _take_messages(core: EngineCore, channel: Channel[ToCore]) -> bool:
+    """Act on what has arrived, waiting a little if there is no work. Returns False on shutdown."""
+    message = channel.receive(0 if core.has_work else _IDLE_SECONDS)
+    while message is not None:
+        if isinstance(message, AddRequest):
+            core.add(message.request)
+        elif isinstance(message, AbortRequests):
+            core.abort(message.request_ids)
+        else:
+            return False
+        message = channel.receive(0)
+    return True
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    configure_logging("core")
+    status = main(Path(sys.argv[1]))
+    sys.stderr.flush()
+    os._exit(status)

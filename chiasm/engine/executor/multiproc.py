@@ -1,0 +1,130 @@
+"""Each rank in a process of its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import zmq
+
+from chiasm.config.engine import EngineConfig
+from chiasm.dist.channel import Channel
+from chiasm.dist.children import Child, start_child, stop_children
+from chiasm.errors import EngineDeadError, UserError
+from chiasm.schema.plan import StepPlan, StepResult
+from chiasm.schema.wire import (
+    AllocateBlocks,
+    BlocksAllocated,
+    FromRank,
+    LoadModel,
+    RankFailed,
+    RankInfo,
+    Step,
+    StepDone,
+    StopRank,
+    ToRank,
+)
+
+_POLL_MS = 100
+
+
+class MultiprocExecutor:
+    """Starts the ranks, sends each the same messages, and watches that none dies.
+
+    Args:
+        config: the engine's settings.
+        runtime_dir: the engine's private folder.
+    """
+
+    def __init__(self, config: EngineConfig, runtime_dir: Path) -> None:
+        self._config = config
+        self._size = config.tensor_parallel_size
+        self._channels: list[Channel[FromRank]] = [
+            Channel(runtime_dir, f"rank-{rank}", FromRank, is_binding=True) for rank in range(self._size)
+        ]
+        self._poller = zmq.Poller()
+        for channel in self._channels:
+            self._poller.register(channel.socket, zmq.POLLIN)
+        self._children = [self._start(rank, runtime_dir) for rank in range(self._size)]
+        self._is_closed = False
+
+    @property
+    def rank_pids(self) -> tuple[int, ...]:
+        """The ranks' process ids."""
+        return tuple(child.pid for child in self._children)
+
+    def load(self) -> list[RankInfo]:
+        """Have every rank load the model."""
+        self._send(LoadModel(self._config, self._size))
+        return [info for info in self._replies(range(self._size)) if isinstance(info, RankInfo)]
+
+    def allocate(self, num_blocks: int) -> None:
+        """Have every rank make its KV cache."""
+        self._send(AllocateBlocks(num_blocks))
+        replies = self._replies(range(self._size))
+        assert all(isinstance(reply, BlocksAllocated) for reply in replies), replies
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Have every rank obey a plan; rank 0 answers."""
+        self._send(Step(plan))
+        (reply,) = self._replies(range(1))
+        assert isinstance(reply, StepDone), reply
+        return reply.result
+
+    def check(self) -> None:
+        """Fail if a rank has ended."""
+        if self._is_closed:
+            raise EngineDeadError("the engine is closed.")
+        for child in self._children:
+            status = child.poll()
+            if status is not None:
+                raise EngineDeadError(f"{child.name} (process {child.pid}) has ended with status {status}.")
+
+    def close(self) -> None:
+        """End the ranks: asked first, then killed."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._send(StopRank())
+        for channel in self._channels:
+            channel.close()
+        stop_children(self._children)
+
+    def _start(self, rank: int, runtime_dir: Path) -> Child:
+        # Set before torch is imported there: one thread per core in every rank would be ranks-fold too many.
+        threads = str(max(1, _num_cores() // self._size))
+        return start_child(
+            "chiasm.engine.executor.rank_main",
+            [str(runtime_dir), str(rank)],
+            runtime_dir=runtime_dir,
+            name=f"rank {rank}",
+            env={"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)},
+        )
+
+    def _send(self, message: ToRank) -> None:
+        for channel in self._channels:
+            channel.send(message)
+
+    def _replies(self, ranks: range) -> list[FromRank]:
+        """One message from each of these ranks, in order; an error from any rank comes first."""
+        replies: dict[int, FromRank] = {}
+        while len(replies) < len(ranks):
+            ready = dict(self._poller.poll(_POLL_MS))
+            for rank, channel in enumerate(self._channels):
+                message = channel.receive(0) if channel.socket in ready else None
+                if isinstance(message, RankFailed):
+                    self._raise_failure(rank, message)
+                if message is not None:
+                    replies[rank] = message
+            if not ready:
+                self.check()
+        return [replies[rank] for rank in ranks]
+
+    def _raise_failure(self, rank: int, failure: RankFailed) -> None:
+        if failure.is_user_error:
+            raise UserError(failure.message)
+        raise EngineDeadError(f"rank {rank} failed: {failure.message}")
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,69 @@
+"""A rank's process: ``python -m chiasm.engine.executor.rank_main FOLDER RANK``, started by ``MultiprocExecutor``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from chiasm.dist.channel import Channel
+from chiasm.dist.children import die_with_parent
+from chiasm.errors import UserError
+from chiasm.logs import configure_logging, get_logger
+from chiasm.schema.wire import (
+    AllocateBlocks,
+    BlocksAllocated,
+    LoadModel,
+    RankFailed,
+    Step,
+    StepDone,
+    ToRank,
+)
+
+_log = get_logger(__name__)
+
+
+def main(runtime_dir: Path, rank: int) -> int:
+    """Serve the core until it says stop; returns the exit status."""
+    channel: Channel[ToRank] = Channel(runtime_dir, f"rank-{rank}", ToRank, is_binding=False)
+    try:
+        _serve(channel, runtime_dir, rank)
+    except UserError as error:
+        channel.send(RankFailed(error.message, is_user_error=True))
+        return 1
+    except Exception as error:
+        _log.exception("the rank fails")
+        channel.send(RankFailed(f"{type(error).__name__}: {error}"))
+        return 1
+    finally:
+        channel.close()
+    return 0
+
+
+def _serve(channel: Channel[ToRank], runtime_dir: Path, rank: int) -> None:
+    from chiasm.engine.runner.start import start_runner  # imports torch: after the channel is open
+
+    load = channel.receive()
+    assert isinstance(load, LoadModel), load
+    runner = start_runner(load.config, rank=rank, size=load.size, store=runtime_dir / "ranks")
+    channel.send(runner.info())
+    while True:
+        message = channel.receive()
+        if isinstance(message, Step):
+            result = runner.execute(message.plan)
+            if rank == 0:
+                channel.send(StepDone(result))
+        elif isinstance(message, AllocateBlocks):
+            runner.allocate(message.num_blocks)
+            channel.send(BlocksAllocated())
+        else:
+            return
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    configure_logging(f"rank {sys.argv[2]}")
+    status = main(Path(sys.argv[1]), int(sys.argv[2]))
+    # Not sys.exit: with the peers gone or going, tearing down their process group can block.
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,69 @@
+"""What a rank remembers of a sequence between steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from chiasm.sampling.sampler import SamplingRow
+from chiasm.schema.media import MediaItem
+from chiasm.schema.plan import ScheduledRequest, StartedRequest
+from chiasm.schema.sampling import SamplingParams
+
+
+@dataclass(eq=False)
+class SequenceRecord:
+    """A sequence on a rank.
+
+    Attributes:
+        request_id: its name.
+        token_ids: its tokens so far.
+        num_prompt_tokens: how many of them are the prompt.
+        items: its media.
+        sampling: how to decode it.
+        prompt_positions: rotary positions of the prompt, [dims, num_prompt_tokens].
+        position_delta: what a later token's index differs from its position by.
+        block_ids: its cache blocks.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    num_prompt_tokens: int
+    items: Sequence[MediaItem]
+    sampling: SamplingParams
+    prompt_positions: npt.NDArray[np.int64]
+    position_delta: int
+    block_ids: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, started: StartedRequest, positions: npt.NDArray[np.int64], delta: int) -> SequenceRecord:
+        """The record of a sequence that a plan starts."""
+        return cls(
+            request_id=started.request_id,
+            token_ids=list(started.token_ids),
+            num_prompt_tokens=started.num_prompt_tokens,
+            items=started.items,
+            sampling=started.sampling,
+            prompt_positions=positions,
+            position_delta=delta,
+        )
+
+    def extend(self, scheduled: ScheduledRequest) -> None:
+        """Take in the token and the blocks that a plan brings."""
+        if scheduled.new_token_id is not None:
+            self.token_ids.append(scheduled.new_token_id)
+        self.block_ids += scheduled.new_block_ids
+
+    def positions(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Rotary positions of tokens ``start`` to ``stop``, [dims, stop - start]."""
+        prompt = self.prompt_positions[:, start:stop]
+        first_output = max(start, self.num_prompt_tokens)
+        output = np.arange(first_output, max(first_output, stop), dtype=np.int64) + self.position_delta
+        return np.concatenate([prompt, np.broadcast_to(output, (len(prompt), len(output)))], axis=1)
+
+    def sampling_row(self) -> SamplingRow:
+        """What the sampler needs."""
+        return SamplingRow(self.request_id, self.sampling, self.token_ids, self.num_prompt_tokens)

@@ -1,0 +1,173 @@
+"""A rank: it holds the model and the caches, and does what the step's plan says.
+
+Shapes: n tokens of the packed batch, d hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chiasm.config.engine import EngineConfig
+from chiasm.dist.group import SOLO, Group
+from chiasm.engine.runner.device import choose_dtype, torch_dtype
+from chiasm.engine.runner.memory import cache_memory
+from chiasm.engine.runner.records import SequenceRecord
+from chiasm.models.loader import load_model
+from chiasm.multimodal.pixels import read_rows
+from chiasm.ops.paged_attention import KVCache, PagedBatch, SequenceRows, build_batch
+from chiasm.sampling.sampler import sample
+from chiasm.schema.plan import SampledToken, ScheduledRequest, StepPlan, StepResult, VisionPlan
+from chiasm.schema.wire import RankInfo
+from chiasm.vision.encode import EncodedUnits, UnitEncoder
+from chiasm.vision.frames import units_between
+
+_FAILED_UNIT = "this image could not be encoded; the server's log has the reason."
+_NOTHING = EncodedUnits({}, frozenset(), ())
+
+
+class Runner:
+    """One rank's model, caches and records.
+
+    Args:
+        config: the engine's settings.
+        group: the ranks of the engine; the language model is sharded over them.
+        device: of this rank.
+        device_reason: why that device, for the start-up lines.
+    """
+
+    def __init__(self, config: EngineConfig, group: Group, device: torch.device, device_reason: str) -> None:
+        self._config = config
+        self._group = group
+        self._device = device
+        self._dtype = choose_dtype(config.dtype, device.type)
+        self._device_reason = device_reason
+        dtype = torch_dtype(self._dtype.value)
+        vision_group = group if config.mm_encoder_tp_mode == "weights" else SOLO
+        loaded = load_model(
+            Path(config.model), dtype=dtype, device=device, text_group=group, vision_group=vision_group
+        )
+        self._facts, self._model = loaded.facts, loaded.model
+        self._unit_encoder = UnitEncoder(
+            encoder=self._model.encode_vision,
+            hidden_size=self._model.hidden_size,
+            group=group,
+            read_rows=read_rows,
+            device=device,
+            dtype=dtype,
+        )
+        self._caches: list[KVCache] = []
+        self._records: dict[str, SequenceRecord] = {}
+        self._features: dict[str, Tensor] = {}
+
+    def info(self) -> RankInfo:
+        """What the core needs to know to size the cache."""
+        model, config = self._model, self._config
+        item_bytes = torch_dtype(self._dtype.value).itemsize
+        memory = cache_memory(config, self._device)
+        return RankInfo(
+            facts=self._facts,
+            block_bytes=2 * model.num_layers * config.block_size * model.num_kv_heads * model.head_dim * item_bytes,
+            cache_bytes=memory.num_bytes,
+            cache_reason=memory.reason,
+            device=self._device_reason,
+            dtype=str(self._dtype),
+        )
+
+    def allocate(self, num_blocks: int) -> None:
+        """Make the KV cache."""
+        model, dtype = self._model, torch_dtype(self._dtype.value)
+        self._caches = [
+            KVCache.empty(
+                num_blocks, self._config.block_size, model.num_kv_heads, model.head_dim, dtype, self._device
+            )
+            for _ in range(model.num_layers)
+        ]
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Obey a plan. Every rank of the group gets the same plan; only rank 0 samples."""
+        self._forget(plan)
+        self._start(plan)
+        encoded = self._encode(plan.vision)
+        scheduled = self._extend(plan.scheduled, encoded.failed)
+        sampled = self._compute(scheduled) if scheduled else []
+        return StepResult(plan.step, tuple(sampled), dict.fromkeys(encoded.failed, _FAILED_UNIT), encoded.seconds)
+
+    def _forget(self, plan: StepPlan) -> None:
+        for request_id in plan.dropped:
+            del self._records[request_id]
+        for key in plan.evicted:
+            del self._features[key]
+
+    def _start(self, plan: StepPlan) -> None:
+        for started in plan.started:
+            positions, delta = self._model.rope_positions(started.num_prompt_tokens, started.items)
+            self._records[started.request_id] = SequenceRecord.of(started, positions, delta)
+
+    def _encode(self, plan: VisionPlan | None) -> EncodedUnits:
+        if plan is None:
+            return _NOTHING
+        encoded = self._unit_encoder.encode(plan)
+        self._features |= encoded.features
+        return encoded
+
+    def _extend(
+        self, scheduled: Sequence[ScheduledRequest], failed: Collection[str]
+    ) -> list[tuple[SequenceRecord, ScheduledRequest]]:
+        """Bring the records up to date, and leave out sequences that would read what could not be encoded."""
+        kept = []
+        for part in scheduled:
+            record = self._records[part.request_id]
+            record.extend(part)
+            start = part.num_computed_tokens
+            read = units_between(record.items, start, start + part.num_new_tokens)
+            if not any(placed.unit.key in failed for placed in read):
+                kept.append((record, part))
+        return kept
+
+    def _compute(self, scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]) -> list[SampledToken]:
+        """Run the language model over the packed batch and sample."""
+        token_ids: list[int] = []
+        positions = []
+        rows = []
+        for record, part in scheduled:
+            start, stop = part.num_computed_tokens, part.num_computed_tokens + part.num_new_tokens
+            token_ids += record.token_ids[start:stop]
+            positions.append(record.positions(start, stop))
+            rows.append(SequenceRows(start, part.num_new_tokens, record.block_ids))
+        ids = torch.tensor(token_ids, device=self._device)
+        embeds = self._model.embed_tokens(ids)
+        self._place_features(embeds, scheduled)
+        batch = build_batch(rows, self._config.block_size, self._device)
+        packed_positions = torch.from_numpy(np.concatenate(positions, axis=1)).to(self._device)
+        hidden = self._model.forward(embeds, packed_positions, self._caches, batch)
+        return self._sample(hidden, batch, scheduled)
+
+    def _place_features(self, embeds: Tensor, scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]) -> None:
+        """Overwrite the placeholders' rows of ``embeds`` [n, d] with features."""
+        first_row = 0
+        for record, part in scheduled:
+            start, stop = part.num_computed_tokens, part.num_computed_tokens + part.num_new_tokens
+            for placed in units_between(record.items, start, stop):
+                low, high = max(placed.start, start), min(placed.stop, stop)
+                rows = slice(first_row + low - start, first_row + high - start)
+                embeds[rows] = self._features[placed.unit.key][low - placed.start : high - placed.start]
+            first_row += part.num_new_tokens
+
+    def _sample(
+        self, hidden: Tensor, batch: PagedBatch, scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]
+    ) -> list[SampledToken]:
+        is_sampling = [part.is_sampling for _, part in scheduled]
+        if not any(is_sampling):
+            return []
+        last_rows = [piece.stop - 1 for piece, wanted in zip(batch.slices, is_sampling, strict=True) if wanted]
+        logits = self._model.compute_logits(hidden[last_rows])
+        if self._group.rank != 0:
+            return []
+        rows = [record.sampling_row() for record, part in scheduled if part.is_sampling]
+        return sample(logits, rows, self._facts.eos_token_ids)
