@@ -1,0 +1,62 @@
+"""What the preprocessing pool and its workers say to each other over a Unix socket.
+
+A message is two lengths, a msgpack struct and raw bytes. The bytes are the picture as it came: they are neither
+decoded nor copied into the struct on their way, so that the server's event loop only ever moves them.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Literal
+
+import msgspec
+
+from chiasm.schema.media import PatchProcessorSpec, ProcessedItem
+
+PREFIX = struct.Struct("<IQ")
+"""Lengths of the msgpack struct and of the raw bytes, in front of every message."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One picture to process; the payload of its ``MediaSource`` follows.
+
+    Attributes:
+        kind: of its source.
+        spec: how it becomes patches.
+        file_name: of the file of pixels to write; the pool chooses it to be able to delete it after a crash.
+        param: the request's field that holds the picture.
+    """
+
+    kind: Literal["bytes", "base64", "file"]
+    spec: PatchProcessorSpec
+    file_name: str
+    param: str | None
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """The pixels are on disk."""
+
+    item: ProcessedItem
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The request is at fault: the fields of a ``UserError``."""
+
+    message: str
+    param: str | None
+    status: int
+
+
+class Full(msgspec.Struct, frozen=True, tag=True):
+    """No space is left for pixels."""
+
+    message: str
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """We are at fault; the worker's log says more."""
+
+    error: str
+
+
+Reply = Done | Refused | Full | Failed

@@ -1,0 +1,160 @@
+"""Preprocessing in other processes, so that no picture slows or breaks the server.
+
+Jobs wait in one queue, first come, first served; each worker has one at a time. A worker that dies or hangs takes
+only its own job with it and is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from chiasm.config.engine import MediaConfig
+from chiasm.errors import OverloadedError, UserError
+from chiasm.multimodal.jobs import Done, Failed, Full, Job, Refused, Reply
+from chiasm.multimodal.pixels import new_file_name
+from chiasm.multimodal.sources import MediaSource
+from chiasm.multimodal.worker_process import WorkerProcess
+from chiasm.schema.media import PatchProcessorSpec, ProcessedItem
+
+_MAX_DEFAULT_WORKERS = 4
+
+
+class PreprocessPool:
+    """Worker processes that turn encoded pictures into pixels on disk.
+
+    Args:
+        media: limits, the folder of local files and the number of workers.
+        runtime_dir: the engine's private folder, for sockets.
+        pixel_folder: where files of pixels go.
+        job_timeout: seconds after which a picture is given up and its worker killed.
+    """
+
+    def __init__(
+        self, media: MediaConfig, *, runtime_dir: Path, pixel_folder: Path, job_timeout: float = 30.0
+    ) -> None:
+        args = _worker_args(media, pixel_folder)
+        num_workers = media.num_workers or default_num_workers()
+        self._pixel_folder = pixel_folder
+        self._workers = [WorkerProcess(args, runtime_dir, job_timeout) for _ in range(num_workers)]
+        self._jobs: asyncio.Queue[_PendingJob] = asyncio.Queue()
+        self._serving: list[asyncio.Task[None]] = []
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers that run."""
+        return [worker.pid for worker in self._workers if worker.pid is not None]
+
+    def start(self) -> None:
+        """Start the workers, in a running event loop. Returns at once: they get ready in the background."""
+        for worker in self._workers:
+            worker.start()
+            self._serving.append(asyncio.create_task(self._serve(worker)))
+
+    async def process(self, source: MediaSource, spec: PatchProcessorSpec, param: str | None = None) -> ProcessedItem:
+        """Decode a picture and write its pixels.
+
+        Cancelling it leaves no file behind.
+
+        Args:
+            source: see ``sources.parse_source``; what ``fetch.MediaFetcher`` downloads is of kind "bytes".
+            spec: how it becomes patches.
+            param: the request's field that holds it, for errors.
+
+        Returns:
+            An item whose file the caller deletes (``pixels.discard_pixels``).
+
+        Raises:
+            UserError: if the picture is broken, too large or too thin, took too long or crashed its decoder.
+            OverloadedError: if no space is left for pixels.
+            RuntimeError: if the pool is closed or its workers can't do their work.
+        """
+        if not self._serving:
+            raise RuntimeError("the preprocessing pool is not running")
+        job = Job(source.kind, spec, new_file_name(), param)
+        path = self._pixel_folder / job.file_name
+        pending = _PendingJob(job, source.payload, path, asyncio.get_running_loop().create_future())
+        self._jobs.put_nowait(pending)
+        try:
+            return await pending.result
+        except asyncio.CancelledError:
+            path.unlink(missing_ok=True)
+            raise
+
+    async def close(self) -> None:
+        """Kill the workers; jobs that are not done fail."""
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+        self._serving.clear()
+        while not self._jobs.empty():
+            self._jobs.get_nowait().fail(_closed_error())
+
+    async def _serve(self, worker: WorkerProcess) -> None:
+        try:
+            while True:
+                pending = await self._jobs.get()
+                if not pending.result.done():  # else whoever asked has gone
+                    await _do(worker, pending)
+        finally:
+            worker.stop()
+
+
+@dataclass(frozen=True)
+class _PendingJob:
+    job: Job
+    payload: bytes
+    path: Path
+    result: asyncio.Future[ProcessedItem]
+
+    def succeed(self, item: ProcessedItem) -> None:
+        if self.result.done():
+            self.path.unlink(missing_ok=True)
+        else:
+            self.result.set_result(item)
+
+    def fail(self, error: Exception) -> None:
+        self.path.unlink(missing_ok=True)
+        if not self.result.done():
+            self.result.set_exception(error)
+
+
+async def _do(worker: WorkerProcess, pending: _PendingJob) -> None:
+    try:
+        pending.succeed(_item_of(await worker.run(pending.job, pending.payload)))
+    except asyncio.CancelledError:
+        pending.fail(_closed_error())
+        raise
+    except Exception as error:
+        pending.fail(error)
+
+
+def _item_of(reply: Reply) -> ProcessedItem:
+    match reply:
+        case Done(item):
+            return item
+        case Refused(message, param, status):
+            raise UserError(message, param=param, status=status)
+        case Full(message):
+            raise OverloadedError(message)
+        case Failed(error):
+            raise RuntimeError(f"preprocessing failed: {error}")
+
+
+def _closed_error() -> RuntimeError:
+    return RuntimeError("the preprocessing pool is closed")
+
+
+def default_num_workers() -> int:
+    """Half of the cores that this process may use, at least one, at most four: the ranks need the others."""
+    return min(_MAX_DEFAULT_WORKERS, max(1, len(os.sched_getaffinity(0)) // 2))
+
+
+def _worker_args(media: MediaConfig, pixel_folder: Path) -> list[str]:
+    args = ["--pixel-folder", str(pixel_folder)]
+    args += ["--max-bytes", str(media.max_media_bytes), "--max-pixels", str(media.max_image_pixels)]
+    if media.allowed_local_media_path:
+        args += ["--allowed-folder", media.allowed_local_media_path]
+    return args

@@ -1,0 +1,96 @@
+"""What a request's media URL points at, decided before anything is fetched, opened or decoded."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NoReturn
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from chiasm.errors import UserError, shorten
+
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
+# data:[type/subtype][;name=value]...;base64,
+_DATA_HEADER = re.compile(r"[^,;]*(?:;[^,;]*)*;base64", re.IGNORECASE)
+_MAX_DATA_HEADER = 1024
+# [//host]/path
+_FILE_REST = re.compile(r"(?://(?P<host>[^/?#]*))?(?P<path>/[^?#]*)", re.DOTALL)
+
+
+class MediaSource(msgspec.Struct, frozen=True):
+    """An encoded picture that the preprocessing pool can get at by itself.
+
+    Attributes:
+        kind: what the payload is: the file's content, its base64 text, or the path of a local file.
+        payload: ASCII text for "base64", a path in the file system's encoding for "file".
+    """
+
+    kind: Literal["bytes", "base64", "file"]
+    payload: bytes
+
+
+class RemoteUrl(msgspec.Struct, frozen=True):
+    """A picture that must be downloaded first, by ``fetch.MediaFetcher``."""
+
+    url: str
+
+
+def parse_source(url: str, *, max_bytes: int, param: str | None = None) -> MediaSource | RemoteUrl:
+    """Sort a URL by its scheme. Cheap: nothing is decoded, and no file or network is touched.
+
+    Args:
+        url: of scheme ``data``, ``http``, ``https`` or ``file``.
+        max_bytes: largest encoded picture; longer base64 text is refused undecoded.
+        param: the request's field that holds it, for errors.
+
+    Raises:
+        UserError: for another scheme or none, ``data`` that is not base64 or is too long, and ``file`` URLs that
+            name a host or are malformed.
+    """
+    match = _SCHEME.match(url)
+    scheme = match[1].lower() if match else ""
+    if scheme in ("http", "https"):
+        return RemoteUrl(url)
+    rest = url[len(scheme) + 1 :]
+    if scheme == "data":
+        return MediaSource("base64", _base64_text(rest, max_bytes, param))
+    if scheme == "file":
+        return MediaSource("file", _local_path(rest, param))
+    message = f"a media URL must begin with http:, https:, data: or file:, got {shorten(url)}."
+    raise UserError(message, param=param)
+
+
+def _base64_text(rest: str, max_bytes: int, param: str | None) -> bytes:
+    # Looked for in a short prefix: a URL of megabytes without a comma must not cost a scan by the pattern.
+    comma = rest.find(",", 0, _MAX_DATA_HEADER)
+    if comma < 0 or not _DATA_HEADER.fullmatch(rest, 0, comma):
+        _refuse("a data: URL must have the form data:image/png;base64,<data>.", param)
+    length = len(rest) - comma - 1
+    max_length = (max_bytes + 2) // 3 * 4
+    if length > max_length:
+        message = f"a data: URL may hold at most {max_length} characters of base64 ({max_bytes} bytes), got {length}."
+        raise UserError(message, param=param, status=422)
+    try:
+        return rest[comma + 1 :].encode("ascii")
+    except UnicodeEncodeError:
+        _refuse("the data: URL is not valid base64.", param)
+
+
+def _local_path(rest: str, param: str | None) -> bytes:
+    match = _FILE_REST.fullmatch(rest)
+    if not match:
+        _refuse("a file: URL must have the form file:///folder/picture.png, with ? as %3F and # as %23.", param)
+    if (match["host"] or "localhost").lower() != "localhost":
+        _refuse(f"a file: URL can't name another host, got {shorten(match['host'])}.", param)
+    try:
+        path = unquote_to_bytes(match["path"])
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can spell
+        path = b"\0"
+    if b"\0" in path:
+        _refuse("the file: URL holds a character that no path can hold.", param)
+    return path
+
+
+def _refuse(message: str, param: str | None) -> NoReturn:
+    raise UserError(message, param=param)
