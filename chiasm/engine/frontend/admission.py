@@ -1,0 +1,62 @@
+"""The last check before a prompt goes to the core: it must fit the model and the cache."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import msgspec
+
+from chiasm.errors import UserError
+from chiasm.schema.chat import PreparedPrompt
+from chiasm.schema.facts import ModelFacts
+from chiasm.schema.request import EngineRequest
+from chiasm.schema.sampling import SamplingParams, check_token_ids
+
+
+def engine_requests(
+    prompt: PreparedPrompt, params: SamplingParams, name: str, facts: ModelFacts, max_model_len: int, seed: int | None
+) -> Iterator[EngineRequest]:
+    """The ``n`` sequences of a request, each with its own seed.
+
+    Args:
+        prompt: with every placeholder in place.
+        params: the user's parameters.
+        name: prefix of the sequences' ids, unique in the engine.
+        facts: of the model.
+        max_model_len: longest sequence in tokens.
+        seed: for a request that brings none; None draws one.
+
+    Raises:
+        UserError: if the prompt is empty or too long, or a stop token is not in the vocabulary.
+    """
+    check_prompt_length(len(prompt.token_ids), max_model_len)
+    check_token_ids("stop_token_ids", params.stop_token_ids, facts.vocab_size)
+    room = max_model_len - len(prompt.token_ids)
+    max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
+    if params.min_tokens > max_tokens:
+        raise UserError(
+            f"min_tokens={params.min_tokens} does not fit: max_model_len={max_model_len} leaves {room} tokens "
+            f"after a prompt of {len(prompt.token_ids)}.",
+            param="min_tokens",
+        )
+    first_seed = params.seed if params.seed is not None else seed if seed is not None else secrets.randbits(62)
+    for index in range(params.n):
+        own = msgspec.structs.replace(params, n=1, max_tokens=max_tokens, seed=first_seed + index)
+        yield EngineRequest(f"{name}-{index}", prompt.token_ids, prompt.items, own, prompt.cache_salt)
+
+
+def check_prompt_length(num_tokens: int, max_model_len: int) -> None:
+    """Refuse a prompt that leaves no room for an answer.
+
+    Raises:
+        UserError: with both numbers.
+    """
+    if num_tokens == 0:
+        raise UserError("the prompt is empty; it needs at least one token.", param="prompt")
+    if num_tokens >= max_model_len:
+        raise UserError(
+            f"the prompt has {num_tokens} tokens, images included; max_model_len={max_model_len} allows at most "
+            f"{max_model_len - 1}, so that one can be answered.",
+            param="messages",
+        )

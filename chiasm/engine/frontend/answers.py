@@ -1,0 +1,133 @@
+"""From the core's token ids to a request's answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from chiasm.engine.frontend.detokenizer import Detokenizer
+from chiasm.engine.frontend.tokenizer import Tokenizer
+from chiasm.errors import EngineDeadError, UserError
+from chiasm.schema.chat import PreparedPrompt
+from chiasm.schema.output import CompletionOutput, Logprob, RequestOutput, SequenceDelta
+from chiasm.schema.plan import TokenLogprob
+from chiasm.schema.sampling import SamplingParams
+
+
+class Answer:
+    """One of a request's answers while it grows.
+
+    Args:
+        index: which of the ``n``.
+        tokenizer: of the model.
+        prompt: what it answers.
+        params: how it is decoded.
+    """
+
+    def __init__(self, index: int, tokenizer: Tokenizer, prompt: PreparedPrompt, params: SamplingParams) -> None:
+        self.index = index
+        self.is_finished = False
+        self._tokenizer = tokenizer
+        self._params = params
+        self._detokenizer = Detokenizer(tokenizer, prompt.token_ids, params)
+        self._cumulative_logprob = 0.0
+
+    def take(self, delta: SequenceDelta) -> CompletionOutput:
+        """What a delta adds: new text, tokens, logprobs, and the reason if it ends."""
+        text, stop = self._detokenizer.add(delta.token_ids)
+        finish_reason: str | None = delta.finish_reason
+        stop_reason: str | int | None = delta.stop_token_id
+        if stop is not None:
+            finish_reason, stop_reason = "stop", stop
+        elif finish_reason is not None:
+            text += self._detokenizer.finish()
+        self.is_finished = finish_reason is not None
+        return CompletionOutput(
+            index=self.index,
+            text=text,
+            token_ids=list(delta.token_ids),
+            cumulative_logprob=self._add_logprobs(delta.logprobs),
+            logprobs=[self._logprobs(delta, i) for i in range(len(delta.logprobs))] if delta.logprobs else None,
+            finish_reason=finish_reason,
+            stop_reason=stop_reason,
+        )
+
+    def _add_logprobs(self, logprobs: Sequence[TokenLogprob]) -> float | None:
+        if self._params.logprobs is None:
+            return None
+        self._cumulative_logprob += sum(entry.logprob for entry in logprobs)
+        return self._cumulative_logprob
+
+    def _logprobs(self, delta: SequenceDelta, position: int) -> dict[int, Logprob]:
+        """The sampled token first, then the likeliest ones, best first."""
+        entry, token_id = delta.logprobs[position], delta.token_ids[position]
+        text_of = self._tokenizer.token_text
+        by_id = {token_id: Logprob(entry.logprob, entry.rank, text_of(token_id))}
+        for rank, (top_id, logprob) in enumerate(entry.top, start=1):
+            by_id.setdefault(top_id, Logprob(logprob, rank, text_of(top_id)))
+        return by_id
+
+
+class Answers:
+    """A request's answers.
+
+    Args:
+        request_id: the user's name for the request.
+        prompt: what it answers.
+        params: how it is decoded.
+        tokenizer: of the model.
+    """
+
+    def __init__(self, request_id: str, prompt: PreparedPrompt, params: SamplingParams, tokenizer: Tokenizer) -> None:
+        self.request_id = request_id
+        self._prompt = prompt
+        self._prompt_token_ids = list(prompt.token_ids)
+        self._num_image_tokens = sum(item.num_tokens for item in prompt.items)
+        self._answers = [Answer(index, tokenizer, prompt, params) for index in range(params.n)]
+
+    def unfinished(self) -> Iterator[int]:
+        """Indices of answers that still grow."""
+        return (answer.index for answer in self._answers if not answer.is_finished)
+
+    def take(self, index: int, delta: SequenceDelta) -> RequestOutput | None:
+        """What a delta adds to answer ``index``; None if that had ended already.
+
+        Raises:
+            UserError: if its image could not be encoded.
+            EngineDeadError: if the core has given it up.
+        """
+        answer = self._answers[index]
+        if answer.is_finished:
+            return None
+        if delta.finish_reason == "error":
+            raise UserError(delta.error or "the request failed.", param="messages")
+        if delta.finish_reason == "abort":
+            raise EngineDeadError("the request was aborted by the engine.")
+        output = answer.take(delta)
+        return RequestOutput(
+            request_id=self.request_id,
+            prompt=self._prompt.text,
+            prompt_token_ids=self._prompt_token_ids,
+            outputs=[output],
+            finished=all(answer.is_finished for answer in self._answers),
+            num_cached_tokens=delta.num_cached_tokens,
+            num_image_tokens=self._num_image_tokens,
+        )
+
+
+def merge_output(total: RequestOutput | None, news: RequestOutput, num_answers: int) -> RequestOutput:
+    """Add a stream's news to what is known of a request, so that the last result holds the whole answers."""
+    if total is None:
+        answers = [CompletionOutput(index, "", []) for index in range(num_answers)]
+        total = RequestOutput(news.request_id, news.prompt, news.prompt_token_ids, answers, finished=False)
+    for new in news.outputs:
+        answer = total.outputs[new.index]
+        answer.text += new.text
+        answer.token_ids += new.token_ids
+        answer.cumulative_logprob = new.cumulative_logprob
+        if new.logprobs is not None:
+            answer.logprobs = (answer.logprobs or []) + new.logprobs
+        answer.finish_reason, answer.stop_reason = new.finish_reason, new.stop_reason
+    total.finished = news.finished
+    total.num_cached_tokens = news.num_cached_tokens
+    total.num_image_tokens = news.num_image_tokens
+    return total
