@@ -1,0 +1,52 @@
+"""Attention layers: causal over a cache, and bidirectional within segments.
+
+Shapes: n rows of a packed batch, d hidden size, H query heads of this rank, D head size.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from chiasm.layers.linear import QKVLinear, RowParallelLinear
+from chiasm.layers.shards import HeadShard
+from chiasm.layers.weight import Placement
+from chiasm.ops.attention import segment_attention
+from chiasm.ops.paged_attention import KVCache, PagedBatch, paged_attention
+from chiasm.ops.rope import Rotation, rotate
+from chiasm.ops.segments import Segments
+
+
+class CausalAttention(nn.Module):
+    """Attention of a language model over its paged cache."""
+
+    def __init__(self, hidden_size: int, heads: HeadShard, *, qkv_bias: bool, placement: Placement) -> None:
+        super().__init__()
+        self.scale = heads.head_dim**-0.5
+        self.qkv_proj = QKVLinear(hidden_size, heads, bias=qkv_bias, placement=placement)
+        width = heads.total_heads * heads.head_dim
+        self.o_proj = RowParallelLinear(width, hidden_size, bias=False, placement=placement)
+
+    def forward(self, x: Tensor, rotation: Rotation, cache: KVCache, batch: PagedBatch) -> Tensor:
+        """[n, d] -> [n, d]; writes the rows' keys and values into ``cache``."""
+        q, k, v = self.qkv_proj(x)
+        q, k = rotate(q, rotation), rotate(k, rotation)
+        attended = paged_attention(q, k, v, cache, batch, self.scale)
+        out: Tensor = self.o_proj(attended.flatten(1))
+        return out
+
+
+class SegmentAttention(nn.Module):
+    """Attention of a vision encoder; its checkpoint keeps query, key and value in one tensor."""
+
+    def __init__(self, hidden_size: int, heads: HeadShard, *, bias: bool, placement: Placement) -> None:
+        super().__init__()
+        self.scale = heads.head_dim**-0.5
+        self.qkv = QKVLinear(hidden_size, heads, bias=bias, placement=placement, fused=True)
+        self.proj = RowParallelLinear(hidden_size, hidden_size, bias=bias, placement=placement)
+
+    def forward(self, x: Tensor, rotation: Rotation, segments: Segments) -> Tensor:
+        """[n, d] -> [n, d]; rows attend within their segment."""
+        q, k, v = self.qkv(x)
+        q, k = rotate(q, rotation), rotate(k, rotation)
+        out: Tensor = self.proj(segment_attention(q, k, v, segments, self.scale).flatten(1))
+        return out

@@ -1,0 +1,52 @@
+"""The decoder layer that most families share: normalise, attend, normalise, feed forward, with residuals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from chiasm.layers.attention import CausalAttention
+from chiasm.layers.mlp import GatedMLP
+from chiasm.layers.norm import RMSNorm
+from chiasm.layers.shards import HeadShard
+from chiasm.layers.weight import Placement
+from chiasm.ops.paged_attention import KVCache, PagedBatch
+from chiasm.ops.rope import Rotation
+
+
+@dataclass(frozen=True)
+class DecoderShape:
+    """Sizes of a decoder layer.
+
+    Attributes:
+        hidden_size: of the residual stream.
+        intermediate_size: of the MLP, over all ranks.
+        heads: of this rank.
+        norm_eps: of both norms.
+        qkv_bias: whether query, key and value have biases.
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    heads: HeadShard
+    norm_eps: float
+    qkv_bias: bool
+
+
+class DecoderLayer(nn.Module):
+    """One layer of a language model."""
+
+    def __init__(self, shape: DecoderShape, placement: Placement) -> None:
+        super().__init__()
+        size = shape.hidden_size
+        self.input_layernorm = RMSNorm(size, shape.norm_eps, placement)
+        self.self_attn = CausalAttention(size, shape.heads, qkv_bias=shape.qkv_bias, placement=placement)
+        self.post_attention_layernorm = RMSNorm(size, shape.norm_eps, placement)
+        self.mlp = GatedMLP(size, shape.intermediate_size, bias=False, placement=placement)
+
+    def forward(self, x: Tensor, rotation: Rotation, cache: KVCache, batch: PagedBatch) -> Tensor:
+        """[n, d] -> [n, d]."""
+        x = x + self.self_attn(self.input_layernorm(x), rotation, cache, batch)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out

@@ -1,0 +1,137 @@
+"""Linear layers that are sharded over a group.
+
+A column-parallel layer holds some of the outputs and needs no exchange; a row-parallel one, which follows it, holds
+the matching inputs and sums over the ranks. n is the rows of a packed batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chiasm.layers.shards import HeadShard, shard_bounds
+from chiasm.layers.weight import Part, Piece, Placement, Weight
+
+
+class _Rows(NamedTuple):
+    """Output rows of one checkpoint tensor: how many it has, and what this rank takes of them."""
+
+    total: int
+    pieces: tuple[Piece, ...]
+
+
+class _ColumnSharded(nn.Module):
+    """Weight and bias of a layer whose outputs are sharded: [out of this rank, in]."""
+
+    def __init__(self, in_features: int, parts: Mapping[str, _Rows], *, bias: bool, placement: Placement) -> None:
+        super().__init__()
+        out_features = sum(piece.length for rows in parts.values() for piece in rows.pieces)
+        weights = {name: Part((rows.total, in_features), rows.pieces) for name, rows in parts.items()}
+        self.weight = Weight((out_features, in_features), weights, placement.dtype, placement.device)
+        self.bias: Weight | None = None
+        if bias:
+            biases = {name: Part((rows.total,), rows.pieces) for name, rows in parts.items()}
+            self.bias = Weight((out_features,), biases, placement.dtype, placement.device)
+
+    def project(self, x: Tensor) -> Tensor:
+        """[n, in] -> [n, out of this rank]."""
+        return F.linear(x, self.weight, self.bias)
+
+
+class ColumnParallelLinear(_ColumnSharded):
+    """One checkpoint tensor, its outputs sharded."""
+
+    def __init__(self, in_features: int, out_features: int, *, bias: bool, placement: Placement) -> None:
+        start, stop = shard_bounds(out_features, placement.group)
+        rows = _Rows(out_features, (Piece(start, stop - start, 0),))
+        super().__init__(in_features, {"": rows}, bias=bias, placement=placement)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, in] -> [n, out of this rank]."""
+        return self.project(x)
+
+
+class GateUpLinear(_ColumnSharded):
+    """The gate and the up projection of a gated MLP in one matmul; checkpoints keep them apart."""
+
+    def __init__(self, in_features: int, out_features: int, *, bias: bool, placement: Placement) -> None:
+        start, stop = shard_bounds(out_features, placement.group)
+        length = stop - start
+        parts = {
+            "gate_proj": _Rows(out_features, (Piece(start, length, 0),)),
+            "up_proj": _Rows(out_features, (Piece(start, length, length),)),
+        }
+        super().__init__(in_features, parts, bias=bias, placement=placement)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """[n, in] -> gate and up, each [n, out of this rank]."""
+        gate, up = self.project(x).chunk(2, dim=-1)
+        return gate, up
+
+
+class QKVLinear(_ColumnSharded):
+    """Query, key and value projections in one matmul, sharded by heads.
+
+    ``fused`` says that the checkpoint keeps them in one tensor of that name ("") rather than in q_proj, k_proj and
+    v_proj. Where there are more ranks than key-value heads, neighbouring ranks hold the same head.
+    """
+
+    def __init__(
+        self, in_features: int, heads: HeadShard, *, bias: bool, placement: Placement, fused: bool = False
+    ) -> None:
+        rows = _head_rows(heads)
+        parts = {"": _stack(rows.values())} if fused else rows
+        super().__init__(in_features, parts, bias=bias, placement=placement)
+        self.heads = heads
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """[n, in] -> q [n, H, D], k [n, Hkv, D] and v [n, Hkv, D] of this rank's heads."""
+        heads = self.heads
+        packed = self.project(x).view(x.shape[0], -1, heads.head_dim)
+        kv_start, v_start = heads.num_heads, heads.num_heads + heads.num_kv_heads
+        return packed[:, :kv_start], packed[:, kv_start:v_start], packed[:, v_start:]
+
+
+def _head_rows(heads: HeadShard) -> dict[str, _Rows]:
+    dim = heads.head_dim
+    q_length, kv_length = heads.num_heads * dim, heads.num_kv_heads * dim
+    return {
+        "q_proj": _Rows(heads.total_heads * dim, (Piece(heads.first_head * dim, q_length, 0),)),
+        "k_proj": _Rows(heads.total_kv_heads * dim, (Piece(heads.first_kv_head * dim, kv_length, q_length),)),
+        "v_proj": _Rows(
+            heads.total_kv_heads * dim, (Piece(heads.first_kv_head * dim, kv_length, q_length + kv_length),)
+        ),
+    }
+
+
+def _stack(tensors: Iterable[_Rows]) -> _Rows:
+    """The same rows where the checkpoint has these tensors one below the other in a single one."""
+    total = 0
+    pieces: list[Piece] = []
+    for rows in tensors:
+        pieces += [piece._replace(source_start=piece.source_start + total) for piece in rows.pieces]
+        total += rows.total
+    return _Rows(total, tuple(pieces))
+
+
+class RowParallelLinear(nn.Module):
+    """A layer whose inputs are sharded, as a column-parallel layer leaves them; every rank gets the sum."""
+
+    def __init__(self, in_features: int, out_features: int, *, bias: bool, placement: Placement) -> None:
+        super().__init__()
+        self.group = placement.group
+        start, stop = shard_bounds(in_features, placement.group)
+        part = Part((out_features, in_features), (Piece(start, stop - start, 0),), dim=1)
+        self.weight = Weight((out_features, stop - start), {"": part}, placement.dtype, placement.device)
+        self.bias: Weight | None = None
+        if bias:
+            whole = {"": Part.whole(out_features)}
+            self.bias = Weight((out_features,), whole, placement.dtype, placement.device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, in of this rank] -> [n, out]."""
+        summed = self.group.all_reduce(F.linear(x, self.weight))
+        return summed if self.bias is None else summed.add_(self.bias)

@@ -1,0 +1,61 @@
+"""Patch embedding as one matmul over raw bytes of pixels, with the normalisation folded into its weights.
+
+Shapes: n patches, C channels, T frames, P patch side, d hidden size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chiasm.layers.weight import Part, Placement, Weight
+
+# Bytes are centred before the matmul: exact in bfloat16, and the bias has less to cancel.
+_CENTRE = 128
+
+
+@dataclass(frozen=True)
+class PixelNormalisation:
+    """What the model was trained on: byte * scale + shift, for each channel."""
+
+    scale: tuple[float, ...]
+    shift: tuple[float, ...]
+
+
+class PatchEmbedding(nn.Module):
+    """[n, C * T * P * P] bytes -> [n, d]; never sharded.
+
+    ``source_shape`` is that of the checkpoint's convolution, whose kernel equals its stride: (d, C, T, P, P).
+    """
+
+    def __init__(
+        self, source_shape: tuple[int, ...], normalisation: PixelNormalisation, placement: Placement
+    ) -> None:
+        super().__init__()
+        self.dtype = placement.dtype
+        self.normalisation = normalisation
+        hidden_size, channels = source_shape[:2]
+        part = Part.whole(*source_shape)
+        row_bytes = torch.Size(source_shape[1:]).numel()
+        assert channels == len(normalisation.scale) == len(normalisation.shift)
+        # float64 until the fold, so that the weights are rounded only once.
+        self.weight: nn.Parameter = Weight((hidden_size, row_bytes), {"": part}, torch.float64, placement.device)
+        self.bias: nn.Parameter | None = None
+
+    def fold_normalisation(self) -> None:
+        """Turn the loaded weights into those that take bytes; called once."""
+        assert self.bias is None
+        channels = len(self.normalisation.scale)
+        raw = self.weight.data.view(self.weight.shape[0], channels, -1)
+        scale = raw.new_tensor(self.normalisation.scale)[:, None]
+        shift = raw.new_tensor(self.normalisation.shift)[:, None] + _CENTRE * scale
+        self.weight = nn.Parameter((raw * scale).flatten(1).to(self.dtype), requires_grad=False)
+        self.bias = nn.Parameter((raw * shift).sum((1, 2)).to(self.dtype), requires_grad=False)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """uint8 [n, C * T * P * P] -> [n, d]."""
+        assert self.bias is not None
+        return F.linear(pixels.to(self.dtype).sub_(_CENTRE), self.weight, self.bias)

@@ -1,0 +1,114 @@
+"""What families share: patch grids, multimodal positions, and the settings of a patch processor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from chiasm.errors import UserError, shorten
+from chiasm.layers.patch_embedding import PixelNormalisation
+from chiasm.models.entry import RopePositions
+from chiasm.schema.media import MediaItem, PatchProcessorSpec
+
+IntArray = npt.NDArray[np.int64]
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+_BICUBIC = 3
+
+
+def read_config(raw: dict[str, Any], kind: type[StructT], where: str) -> StructT:
+    """The part ``where`` of ``config.json`` as a struct; keys that it lacks, or has as null, take their defaults.
+
+    Raises:
+        UserError: if a value has the wrong type.
+    """
+    given = {key: value for key, value in raw.items() if value is not None}
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise UserError(f"{where} of the checkpoint's config: {error}", param="model") from error
+
+
+def require_setting(where: str, key: str, value: object, supported: Iterable[object]) -> None:
+    """Refuse a setting of the checkpoint that would change the result and is not implemented.
+
+    Raises:
+        UserError: naming the setting and what is supported.
+    """
+    supported = list(supported)
+    if value not in supported:
+        known = " or ".join(map(repr, supported))
+        raise UserError(
+            f"{key}={shorten(value)} in the checkpoint's {where} is not supported, only {known}.", param="model"
+        )
+
+
+def block_positions(grid: tuple[int, int], merge_size: int) -> IntArray:
+    """Row and column of every patch of a grid, in merge-block order: [patches, 2]."""
+    blocks = (grid[0] // merge_size, grid[1] // merge_size)
+    row, column, inner_row, inner_column = np.indices((*blocks, merge_size, merge_size)).reshape(4, -1)
+    return np.stack([row * merge_size + inner_row, column * merge_size + inner_column], axis=1)
+
+
+def grid_rope_positions(num_tokens: int, items: Sequence[MediaItem], merge_size: int) -> RopePositions:
+    """Positions in time, height and width: text counts on in all three, media spans its token grid.
+
+    Text after an item goes on behind its larger side, however many units the item has.
+    """
+    positions = np.empty((3, num_tokens), dtype=np.int64)
+    token = position = 0
+    for item in items:
+        time, rows, columns = item.thw
+        grid = (time, rows // merge_size, columns // merge_size)
+        assert item.num_tokens == grid[0] * grid[1] * grid[2]
+        text_length = item.offset - token
+        positions[:, token : item.offset] = position + np.arange(text_length)
+        position += text_length
+        positions[:, item.offset : item.end] = position + np.indices(grid).reshape(3, -1)
+        position += max(grid[1:])
+        token = item.end
+    positions[:, token:] = position + np.arange(num_tokens - token)
+    delta = int(positions.max(initial=-1)) + 1 - num_tokens
+    return RopePositions(positions, delta)
+
+
+def read_patch_processor(processor: dict[str, Any], defaults: PatchProcessorSpec) -> PatchProcessorSpec:
+    """How images become patches, from the settings of the image processor.
+
+    Args:
+        processor: the settings; limits may be ``min_pixels`` and ``max_pixels`` or, newer, in ``size``.
+        defaults: the family's, with the patch sizes of the encoder, which the processor's must equal.
+
+    Raises:
+        UserError: for a setting that can't be honoured.
+    """
+    where = "image processor settings"
+    require_setting(where, "do_resize", processor.get("do_resize", True), [True])
+    require_setting(where, "resample", processor.get("resample", _BICUBIC), [_BICUBIC])
+    for key in ("patch_size", "merge_size", "temporal_patch_size"):
+        require_setting(where, key, processor.get(key, getattr(defaults, key)), [getattr(defaults, key)])
+    size = processor.get("size") or {}
+    return msgspec.structs.replace(
+        defaults,
+        min_pixels=processor.get("min_pixels") or size.get("shortest_edge") or defaults.min_pixels,
+        max_pixels=processor.get("max_pixels") or size.get("longest_edge") or defaults.max_pixels,
+    )
+
+
+def read_normalisation(processor: dict[str, Any]) -> PixelNormalisation:
+    """What the image processor makes of a byte: (byte * rescale_factor - mean) / std, each step where it is on."""
+    rescale = processor.get("rescale_factor", 1 / 255) if processor.get("do_rescale", True) else 1.0
+    mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    if processor.get("do_normalize", True):
+        mean = tuple(processor.get("image_mean", CLIP_MEAN))
+        std = tuple(processor.get("image_std", CLIP_STD))
+    return PixelNormalisation(
+        scale=tuple(rescale / channel for channel in std),
+        shift=tuple(-channel_mean / channel_std for channel_mean, channel_std in zip(mean, std, strict=True)),
+    )

@@ -1,0 +1,131 @@
+"""What the engine asks of a model, and what a family's file offers to the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from chiasm.layers.patch_embedding import PixelNormalisation
+from chiasm.layers.weight import Placement
+from chiasm.ops.paged_attention import KVCache, PagedBatch
+from chiasm.schema.facts import ModelFacts
+from chiasm.schema.media import MediaItem
+
+ConfigT = TypeVar("ConfigT")
+
+
+class RopePositions(NamedTuple):
+    """Rotary positions of a prompt.
+
+    Attributes:
+        positions: [rope_dims, num_tokens].
+        delta: token i after the prompt is at position i + delta in every dimension.
+    """
+
+    positions: npt.NDArray[np.int64]
+    delta: int
+
+
+class VisionLanguageModel(Protocol):
+    """A loaded model as the runner uses it; n is the rows of a packed batch.
+
+    Attributes:
+        num_layers: of the language model; one cache each.
+        num_kv_heads: key-value heads of this rank.
+        head_dim: size of an attention head of the language model.
+        hidden_size: d of the language model, and the size of a feature row.
+        rope_dims: rows of the rotary positions.
+    """
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    rope_dims: int
+
+    def embed_tokens(self, ids: Tensor) -> Tensor:
+        """LongTensor [n] -> [n, d]; a placeholder's row is to be overwritten by a feature."""
+
+    def encode_vision(self, pixels: Tensor, grids: Sequence[tuple[int, int]]) -> Tensor:
+        """Encode packed units, one after another.
+
+        Args:
+            pixels: uint8 [patches of all units, bytes of a patch], each unit's in merge-block order.
+            grids: (rows, columns) of each unit's patch grid.
+
+        Returns:
+            [tokens of all units, d], in the order of the units.
+        """
+
+    def forward(self, embeds: Tensor, positions: Tensor, caches: Sequence[KVCache], batch: PagedBatch) -> Tensor:
+        """Run the decoder over the rows of ``batch``, whose keys and values go into the caches.
+
+        Args:
+            embeds: [n, d].
+            positions: LongTensor [rope_dims, n].
+            caches: one for each layer.
+            batch: which rows belong to which sequence.
+
+        Returns:
+            [n, d], after the last norm.
+        """
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """[m, d] -> float32 [m, vocabulary], on every rank."""
+
+    def rope_positions(self, num_tokens: int, items: Sequence[MediaItem]) -> RopePositions:
+        """Rotary positions of a prompt of ``num_tokens`` with these media."""
+
+
+class LoadableModel(VisionLanguageModel, Protocol):
+    """A model that is still to be filled from a checkpoint."""
+
+    def named_parameters(self) -> Any:
+        """As of ``torch.nn.Module``: (name, weight) of every parameter, a shared one once."""
+
+    def finish_loading(self) -> None:
+        """Called once, when every weight is loaded."""
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """What a model is built with.
+
+    Attributes:
+        text: where the language model's weights live.
+        vision: where the vision encoder's weights live; its group decides between shards and replicas.
+        normalisation: from bytes to what the encoder was trained on.
+    """
+
+    text: Placement
+    vision: Placement
+    normalisation: PixelNormalisation
+
+
+@dataclass(frozen=True)
+class ModelEntry(Generic[ConfigT]):
+    """A family of models.
+
+    Attributes:
+        model_types: its names in ``config.json``.
+        parse_config: ``config.json`` -> the family's config; raises UserError for what it can't honour.
+        facts: (config, settings of the image processor, generation config) -> facts.
+        normalisation: settings of the image processor -> how bytes are normalised.
+        check_sharding: (config, ranks of the language model, ranks that share the encoder's weights); raises
+            UserError where heads do not divide.
+        build: an unfilled model for one rank.
+        module_name: (name of a checkpoint tensor, config) -> name of the weight's part; None drops the tensor.
+    """
+
+    model_types: tuple[str, ...]
+    parse_config: Callable[[dict[str, Any]], ConfigT]
+    facts: Callable[[ConfigT, dict[str, Any], dict[str, Any]], ModelFacts]
+    normalisation: Callable[[dict[str, Any]], PixelNormalisation]
+    check_sharding: Callable[[ConfigT, int, int], None]
+    build: Callable[[ConfigT, BuildContext], LoadableModel]
+    module_name: Callable[[str, ConfigT], str | None]

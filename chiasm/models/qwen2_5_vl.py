@@ -1,0 +1,461 @@
+"""Qwen2.5-VL: a tower with windowed attention, and Qwen2 with positions in time, height and width.
+
+Shapes: n rows of a packed batch (patches in the tower, tokens in the language model), d hidden size, D head size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chiasm.errors import UserError
+from chiasm.layers.attention import SegmentAttention
+from chiasm.layers.decoder import DecoderLayer, DecoderShape
+from chiasm.layers.embedding import OutputProjection, VocabEmbedding
+from chiasm.layers.linear import ColumnParallelLinear, RowParallelLinear
+from chiasm.layers.mlp import GatedMLP
+from chiasm.layers.norm import RMSNorm
+from chiasm.layers.patch_embedding import PatchEmbedding, PixelNormalisation
+from chiasm.layers.shards import HeadShard, check_text_heads, check_vision_heads, split_heads
+from chiasm.layers.weight import Placement
+from chiasm.models.blocks import (
+    IntArray,
+    block_positions,
+    grid_rope_positions,
+    read_config,
+    read_normalisation,
+    read_patch_processor,
+    require_setting,
+)
+from chiasm.models.entry import BuildContext, ModelEntry, RopePositions
+from chiasm.ops.paged_attention import KVCache, PagedBatch
+from chiasm.ops.rope import Rotation, grid_rotation, inverse_frequencies, multimodal_rotation
+from chiasm.ops.segments import Segments
+from chiasm.schema.facts import EncoderShape, ModelFacts
+from chiasm.schema.media import MediaItem, PatchProcessorSpec
+
+# --------------------------------------------------------------------------------------------------------------------
+# Config. Names and defaults are those of config.json and of transformers.
+
+
+class VisionConfig(msgspec.Struct, frozen=True):
+    """The tower."""
+
+    depth: int = 32
+    hidden_size: int = 3584
+    hidden_act: str = "silu"
+    intermediate_size: int = 3420
+    num_heads: int = 16
+    in_channels: int = 3
+    patch_size: int = 14
+    spatial_merge_size: int = 2
+    temporal_patch_size: int = 2
+    window_size: int = 112
+    out_hidden_size: int = 3584
+    fullatt_block_indexes: tuple[int, ...] = (7, 15, 23, 31)
+
+    @property
+    def head_dim(self) -> int:
+        """Size of an attention head."""
+        return self.hidden_size // self.num_heads
+
+    @property
+    def window_blocks(self) -> int:
+        """Side of an attention window in merge blocks."""
+        return self.window_size // self.spatial_merge_size // self.patch_size
+
+    @property
+    def block_rows(self) -> int:
+        """Patches in a merge block."""
+        return self.spatial_merge_size**2
+
+
+class TextConfig(msgspec.Struct, frozen=True):
+    """The language model; rope_theta and mrope_section are found in more than one place and put here."""
+
+    rope_theta: float
+    mrope_section: tuple[int, int, int]
+    vocab_size: int = 152064
+    hidden_size: int = 8192
+    intermediate_size: int = 29568
+    num_hidden_layers: int = 80
+    num_attention_heads: int = 64
+    num_key_value_heads: int = 8
+    hidden_act: str = "silu"
+    max_position_embeddings: int = 32768
+    rms_norm_eps: float = 1e-5
+    use_sliding_window: bool = False
+    eos_token_id: int | tuple[int, ...] = 151645
+
+    @property
+    def head_dim(self) -> int:
+        """Size of an attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+
+class JoinedConfig(msgspec.Struct, frozen=True):
+    """Tokens that bracket and stand for media, and whether input and output embeddings are one."""
+
+    image_token_id: int = 151655
+    video_token_id: int = 151656
+    vision_start_token_id: int = 151652
+    vision_end_token_id: int = 151653
+    vision_token_id: int = 151654
+    tie_word_embeddings: bool = False
+
+
+@dataclass(frozen=True)
+class Config:
+    """All of ``config.json`` that the model reads."""
+
+    vision: VisionConfig
+    text: TextConfig
+    joined: JoinedConfig
+
+
+def parse_config(raw: dict[str, Any]) -> Config:
+    """Read the flat form, with the language model's keys at the top, or the nested one with a ``text_config``.
+
+    Raises:
+        UserError: for values that are not supported or contradict each other.
+    """
+    text = raw.get("text_config") or raw
+    rope = text.get("rope_scaling") or text.get("rope_parameters") or {}
+    placed = {
+        "rope_theta": rope.get("rope_theta") or text.get("rope_theta") or 1e6,
+        "mrope_section": rope.get("mrope_section") or (16, 24, 24),
+    }
+    tied = bool(raw.get("tie_word_embeddings") or text.get("tie_word_embeddings"))
+    heads = {"num_key_value_heads": text.get("num_key_value_heads", 8) or text.get("num_attention_heads")}
+    config = Config(
+        vision=read_config(raw.get("vision_config") or {}, VisionConfig, "vision_config"),
+        text=read_config({**text, **placed, **heads}, TextConfig, "text_config"),
+        joined=read_config({**raw, "tie_word_embeddings": tied}, JoinedConfig, "config.json"),
+    )
+    rope_type = rope.get("rope_type") or rope.get("type") or "default"
+    require_setting("text config", "rope_type", rope_type, ["default", "mrope"])
+    _check_config(config)
+    return config
+
+
+def _check_config(config: Config) -> None:
+    vision, text = config.vision, config.text
+    require_setting("vision_config", "hidden_act", vision.hidden_act, ["silu"])
+    require_setting("vision_config", "in_channels", vision.in_channels, [3])
+    require_setting("vision_config", "out_hidden_size", vision.out_hidden_size, [text.hidden_size])
+    require_setting("text config", "hidden_act", text.hidden_act, ["silu"])
+    require_setting("text config", "use_sliding_window", text.use_sliding_window, [False])
+    if vision.hidden_size % vision.num_heads or text.hidden_size % text.num_attention_heads:
+        raise UserError(
+            "hidden_size of the checkpoint's config does not divide by its attention heads.", param="model"
+        )
+    if text.num_attention_heads % text.num_key_value_heads:
+        raise UserError(
+            f"num_attention_heads={text.num_attention_heads} of the checkpoint's config does not divide by "
+            f"num_key_value_heads={text.num_key_value_heads}.",
+            param="model",
+        )
+    if sum(text.mrope_section) * 2 != text.head_dim:
+        raise UserError(
+            f"mrope_section={list(text.mrope_section)} of the checkpoint's config does not add up to half a head, "
+            f"{text.head_dim // 2}.",
+            param="model",
+        )
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Tower
+
+
+class _UnitLayout(NamedTuple):
+    """How the rows of one unit are arranged so that windows are contiguous.
+
+    Attributes:
+        order: [blocks], merge blocks window by window, larger windows first.
+        positions: [patches, 2], row and column of the patches in that order.
+        window_rows: patches in each window.
+    """
+
+    order: IntArray
+    positions: IntArray
+    window_rows: tuple[int, ...]
+
+
+@lru_cache(maxsize=64)
+def _arrange_unit(grid: tuple[int, int], merge_size: int, window_blocks: int) -> _UnitLayout:
+    rows, columns = grid[0] // merge_size, grid[1] // merge_size
+    row, column = np.indices((rows, columns)).reshape(2, -1)
+    window = row // window_blocks * -(-columns // window_blocks) + column // window_blocks
+    sizes = np.bincount(window)
+    # Attention does not care about the order of windows; with equal sizes side by side one call serves them all.
+    order = np.lexsort((window, -sizes[window]))
+    positions = block_positions(grid, merge_size).reshape(-1, merge_size**2, 2)[order]
+    window_rows = tuple(int(size) * merge_size**2 for size in sorted(sizes, reverse=True))
+    return _UnitLayout(order, positions.reshape(-1, 2), window_rows)
+
+
+class _PackedLayout(NamedTuple):
+    """The same for packed units, on the device.
+
+    Attributes:
+        order: LongTensor [blocks].
+        inverse: LongTensor [blocks], from that order back to the packed one.
+        positions: LongTensor [patches, 2].
+        units: rows of each unit.
+        windows: rows of each window.
+    """
+
+    order: Tensor
+    inverse: Tensor
+    positions: Tensor
+    units: Segments
+    windows: Segments
+
+
+class _Block(nn.Module):
+    """One layer of the tower."""
+
+    def __init__(self, config: VisionConfig, heads: HeadShard, placement: Placement) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.norm1 = RMSNorm(size, 1e-6, placement)
+        self.attn = SegmentAttention(size, heads, bias=True, placement=placement)
+        self.norm2 = RMSNorm(size, 1e-6, placement)
+        self.mlp = GatedMLP(size, config.intermediate_size, bias=True, placement=placement)
+
+    def forward(self, x: Tensor, rotation: Rotation, segments: Segments) -> Tensor:
+        """[n, d] -> [n, d]."""
+        x = x + self.attn(self.norm1(x), rotation, segments)
+        out: Tensor = x + self.mlp(self.norm2(x))
+        return out
+
+
+class _Merger(nn.Module):
+    """Joins the patches of a merge block into one feature row of the language model."""
+
+    def __init__(self, config: VisionConfig, placement: Placement) -> None:
+        super().__init__()
+        self.block_size = config.hidden_size * config.block_rows
+        self.ln_q = RMSNorm(config.hidden_size, 1e-6, placement)
+        self.fc1 = ColumnParallelLinear(self.block_size, self.block_size, bias=True, placement=placement)
+        self.fc2 = RowParallelLinear(self.block_size, config.out_hidden_size, bias=True, placement=placement)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, d] -> [blocks, feature size]."""
+        features: Tensor = self.fc2(F.gelu(self.fc1(self.ln_q(x).view(-1, self.block_size))))
+        return features
+
+
+class Tower(nn.Module):
+    """Encodes packed units. It knows nothing of ranks beyond the group of its placement."""
+
+    def __init__(self, config: VisionConfig, normalisation: PixelNormalisation, placement: Placement) -> None:
+        super().__init__()
+        self.config = config
+        self.frequencies = inverse_frequencies(config.head_dim // 2, 10000.0, placement.device)
+        kernel = (config.temporal_patch_size, config.patch_size, config.patch_size)
+        self.patch_embed = PatchEmbedding((config.hidden_size, config.in_channels, *kernel), normalisation, placement)
+        heads = split_heads(config.num_heads, config.num_heads, config.head_dim, placement.group)
+        self.blocks = nn.ModuleList(_Block(config, heads, placement) for _ in range(config.depth))
+        self.merger = _Merger(config, placement)
+
+    def forward(self, pixels: Tensor, grids: Sequence[tuple[int, int]]) -> Tensor:
+        """uint8 [n, bytes of a patch] -> [n / 4, feature size]; see ``VisionLanguageModel.encode_vision``."""
+        layout = self._arrange(grids, pixels.device)
+        assert layout.units.num_rows == pixels.shape[0]
+        # Bytes are arranged rather than embeddings: they are the smaller rows.
+        rows = pixels.view(-1, self.config.block_rows, pixels.shape[1])[layout.order].flatten(0, 1)
+        x = self.patch_embed(rows)
+        rotation = grid_rotation(layout.positions, self.frequencies)
+        for index, block in enumerate(self.blocks):
+            is_full = index in self.config.fullatt_block_indexes
+            x = block(x, rotation, layout.units if is_full else layout.windows)
+        features: Tensor = self.merger(x)[layout.inverse]
+        return features
+
+    def _arrange(self, grids: Sequence[tuple[int, int]], device: torch.device) -> _PackedLayout:
+        config = self.config
+        units = [_arrange_unit(grid, config.spatial_merge_size, config.window_blocks) for grid in grids]
+        starts = np.cumsum([0, *(len(unit.order) for unit in units)])
+        order = np.concatenate([unit.order + start for unit, start in zip(units, starts[:-1], strict=True)])
+        positions = np.concatenate([unit.positions for unit in units])
+        return _PackedLayout(
+            order=torch.from_numpy(order).to(device),
+            inverse=torch.from_numpy(np.argsort(order)).to(device),
+            positions=torch.from_numpy(positions).to(device),
+            units=Segments.from_lengths(len(unit.positions) for unit in units),
+            windows=Segments.from_lengths(rows for unit in units for rows in unit.window_rows),
+        )
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Language model
+
+
+class TextModel(nn.Module):
+    """Qwen2, with rotary positions in time, height and width."""
+
+    def __init__(self, config: TextConfig, placement: Placement) -> None:
+        super().__init__()
+        self.mrope_section = config.mrope_section
+        self.frequencies = inverse_frequencies(config.head_dim, config.rope_theta, placement.device)
+        self.heads = split_heads(
+            config.num_attention_heads, config.num_key_value_heads, config.head_dim, placement.group
+        )
+        shape = DecoderShape(
+            config.hidden_size, config.intermediate_size, self.heads, config.rms_norm_eps, qkv_bias=True
+        )
+        self.embed_tokens = VocabEmbedding(config.vocab_size, config.hidden_size, placement)
+        self.layers = nn.ModuleList(DecoderLayer(shape, placement) for _ in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, placement)
+
+    def forward(self, embeds: Tensor, positions: Tensor, caches: Sequence[KVCache], batch: PagedBatch) -> Tensor:
+        """[n, d] and LongTensor [3, n] -> [n, d]."""
+        rotation = multimodal_rotation(positions, self.frequencies, self.mrope_section).to(embeds.dtype)
+        x = embeds
+        for layer, cache in zip(self.layers, caches, strict=True):
+            x = layer(x, rotation, cache, batch)
+        normed: Tensor = self.norm(x)
+        return normed
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Joined model
+
+
+class Qwen2_5_VL(nn.Module):  # noqa: N801  # the model's own name
+    """The joined model; see ``VisionLanguageModel``."""
+
+    rope_dims = 3
+
+    def __init__(self, config: Config, context: BuildContext) -> None:
+        super().__init__()
+        self.merge_size = config.vision.spatial_merge_size
+        self.num_layers = config.text.num_hidden_layers
+        self.head_dim = config.text.head_dim
+        self.hidden_size = config.text.hidden_size
+        self.visual = Tower(config.vision, context.normalisation, context.vision)
+        self.language_model = TextModel(config.text, context.text)
+        self.num_kv_heads = self.language_model.heads.num_kv_heads
+        tied = self.language_model.embed_tokens if config.joined.tie_word_embeddings else None
+        self.lm_head = OutputProjection(config.text.vocab_size, config.text.hidden_size, context.text, tied)
+
+    def embed_tokens(self, ids: Tensor) -> Tensor:
+        """LongTensor [n] -> [n, d]."""
+        rows: Tensor = self.language_model.embed_tokens(ids)
+        return rows
+
+    def encode_vision(self, pixels: Tensor, grids: Sequence[tuple[int, int]]) -> Tensor:
+        """uint8 [patches, bytes of a patch] -> [tokens, d]."""
+        features: Tensor = self.visual(pixels, grids)
+        return features
+
+    def forward(self, embeds: Tensor, positions: Tensor, caches: Sequence[KVCache], batch: PagedBatch) -> Tensor:
+        """[n, d] and LongTensor [3, n] -> [n, d]."""
+        hidden: Tensor = self.language_model(embeds, positions, caches, batch)
+        return hidden
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """[m, d] -> float32 [m, vocabulary]."""
+        logits: Tensor = self.lm_head(hidden)
+        return logits
+
+    def rope_positions(self, num_tokens: int, items: Sequence[MediaItem]) -> RopePositions:
+        """Positions of a prompt in time, height and width."""
+        return grid_rope_positions(num_tokens, items, self.merge_size)
+
+    def finish_loading(self) -> None:
+        """Fold the normalisation of pixels into the patch embedding."""
+        self.visual.patch_embed.fold_normalisation()
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Processor, names of weights, entry
+
+
+def read_facts(config: Config, processor: dict[str, Any], generation: dict[str, Any]) -> ModelFacts:
+    """Facts for the processes without tensors."""
+    tokens, vision = config.joined, config.vision
+    eos = generation.get("eos_token_id")
+    eos = config.text.eos_token_id if eos is None else eos
+    patches = PatchProcessorSpec(
+        patch_size=vision.patch_size,
+        merge_size=vision.spatial_merge_size,
+        temporal_patch_size=vision.temporal_patch_size,
+        min_pixels=56 * 56,
+        max_pixels=28 * 28 * 1280,
+    )
+    return ModelFacts(
+        model_type="qwen2_5_vl",
+        vocab_size=config.text.vocab_size,
+        max_position_embeddings=config.text.max_position_embeddings,
+        eos_token_ids=(eos,) if isinstance(eos, int) else tuple(eos),
+        image_token_id=tokens.image_token_id,
+        image_token="<|image_pad|>",  # noqa: S106  # a placeholder, not a password
+        media_token_ids=(
+            tokens.vision_start_token_id,
+            tokens.vision_end_token_id,
+            tokens.vision_token_id,
+            tokens.image_token_id,
+            tokens.video_token_id,
+        ),
+        processor=read_patch_processor(processor, patches),
+        encoder=_encoder_shape(config.vision),
+    )
+
+
+def _encoder_shape(vision: VisionConfig) -> EncoderShape:
+    return EncoderShape(
+        hidden_size=vision.hidden_size,
+        intermediate_size=vision.intermediate_size,
+        mlp_matrices=3,
+        num_layers=vision.depth,
+        num_full_attention_layers=sum(index < vision.depth for index in set(vision.fullatt_block_indexes)),
+        window_patches=vision.window_blocks**2 * vision.block_rows,
+        num_heads=vision.num_heads,
+    )
+
+
+def check_sharding(config: Config, text_size: int, vision_size: int) -> None:
+    """Refuse numbers of ranks that the heads do not divide by."""
+    check_text_heads(config.text.num_attention_heads, config.text.num_key_value_heads, text_size)
+    check_vision_heads(config.vision.num_heads, vision_size)
+
+
+# The hub's checkpoints have "visual." and "model."; transformers 5 puts both below "model.".
+_RENAMES = (
+    (r"^model\.visual\.", "visual."),
+    (r"^model\.(?:language_model\.)?(?!visual)", "language_model."),
+    (r"^visual\.patch_embed\.proj\.", "visual.patch_embed."),
+    (r"^visual\.merger\.mlp\.0\.", "visual.merger.fc1."),
+    (r"^visual\.merger\.mlp\.2\.", "visual.merger.fc2."),
+)
+
+
+def module_name(name: str, config: Config) -> str | None:
+    """Name of a weight in this file for a checkpoint tensor; None for a copy of the tied embeddings."""
+    if name == "lm_head.weight" and config.joined.tie_word_embeddings:
+        return None
+    for pattern, replacement in _RENAMES:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+MODEL = ModelEntry(
+    model_types=("qwen2_5_vl",),
+    parse_config=parse_config,
+    facts=read_facts,
+    normalisation=read_normalisation,
+    check_sharding=check_sharding,
+    build=Qwen2_5_VL,
+    module_name=module_name,
+)
