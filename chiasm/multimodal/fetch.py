@@ -1,0 +1,154 @@
+"""Downloading what a request's URL names, without letting the request choose whom inside we talk to.
+
+A host is resolved once, all its addresses are checked, and exactly these are dialled; every redirect goes through
+the same. One deadline covers everything, and the body is cut off at its limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import urljoin
+
+from chiasm.config.engine import MediaConfig
+from chiasm.errors import UserError, refuse
+from chiasm.multimodal.addresses import IPAddress, is_public
+from chiasm.multimodal.remote_url import RemoteTarget, parse_remote_url
+
+if TYPE_CHECKING:
+    import httpcore2
+
+    from chiasm.multimodal.http_get import Answer
+
+Resolver = Callable[[str, int], Awaitable[Sequence[IPAddress]]]
+
+_MAX_REDIRECTS = 3
+_MAX_DOWNLOADS = 64
+_REDIRECTS = (301, 302, 303, 307, 308)
+# Passing troubles of the remote host: the client may try again.
+_TRANSIENT = (408, 425, 429)
+_HOST_AND_PORT = re.compile(r"[^/?#]+:[0-9]+")
+
+
+async def resolve_host(host: str, port: int) -> Sequence[IPAddress]:
+    """The addresses of a host name, by the system's resolver.
+
+    Raises:
+        OSError: if it has none.
+    """
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [ip_address(entry[4][0]) for entry in found]
+
+
+class MediaFetcher:
+    """Downloads pictures from the public internet and from private hosts that the operator names.
+
+    Args:
+        media: timeout, size limit and the private hosts to admit.
+        resolve: finds the addresses of a host.
+        ssl_context: None verifies against the system's authorities.
+        dialer: opens connections; None means plain TCP.
+
+    Raises:
+        UserError: if ``allowed_media_hosts`` has an entry that is not ``host:port``.
+    """
+
+    def __init__(
+        self,
+        media: MediaConfig,
+        *,
+        resolve: Resolver = resolve_host,
+        ssl_context: ssl.SSLContext | None = None,
+        dialer: httpcore2.AsyncNetworkBackend | None = None,
+    ) -> None:
+        self._timeout = media.fetch_timeout
+        self._max_bytes = media.max_media_bytes
+        self._admitted = _parse_admitted(media.allowed_media_hosts)
+        self._resolve = resolve
+        self._ssl_context = ssl_context
+        self._dialer = dialer
+        self._slots = asyncio.Semaphore(_MAX_DOWNLOADS)
+
+    async def fetch(self, url: str, param: str | None = None) -> bytes:
+        """Download a picture.
+
+        Args:
+            url: of scheme ``http`` or ``https``.
+            param: the request's field that holds it, for errors.
+
+        Raises:
+            UserError: 400 for an address that is not public; 422 for a malformed URL, a host that does not exist,
+                a refusal by the host, too many redirects or too large a body; 502 or 504 if the host is out of
+                order or too slow.
+        """
+        async with self._slots:
+            try:
+                async with asyncio.timeout(self._timeout):
+                    return await self._follow(url, param)
+            except TimeoutError as error:
+                message = f"the media URL could not be downloaded within {self._timeout:g} seconds."
+                raise UserError(message, param=param, status=504) from error
+
+    async def _follow(self, url: str, param: str | None) -> bytes:
+        for _ in range(1 + _MAX_REDIRECTS):
+            target = parse_remote_url(url, param=param)
+            answer = await self._get(target, param)
+            if answer.status == 200:
+                return answer.body
+            if answer.status not in _REDIRECTS or answer.location is None:
+                _refuse_answer(answer.status, param)
+            url = _joined(url, answer.location, param)
+        raise UserError(f"the media URL redirects more than {_MAX_REDIRECTS} times.", param=param, status=422)
+
+    async def _get(self, target: RemoteTarget, param: str | None) -> Answer:
+        from chiasm.multimodal.http_get import DownloadError, TooLargeError, http_get  # only when needed: 70 ms
+
+        addresses = await self._checked_addresses(target, param)
+        try:
+            return await http_get(
+                target, addresses, max_bytes=self._max_bytes, ssl_context=self._ssl_context, dialer=self._dialer
+            )
+        except TooLargeError as error:
+            message = f"the media URL must hold at most {self._max_bytes} bytes."
+            raise UserError(message, param=param, status=422) from error
+        except DownloadError as error:
+            message = "the media URL could not be downloaded: its host can't be reached or broke off."
+            raise UserError(message, param=param, status=502) from error
+
+    async def _checked_addresses(self, target: RemoteTarget, param: str | None) -> Sequence[IPAddress]:
+        try:
+            addresses = [target.address] if target.address else await self._resolve(target.host, target.port)
+        except OSError as error:
+            raise UserError("the media URL's host is unknown.", param=param, status=422) from error
+        # One inside address among several is enough to refuse: no honest public host has one.
+        if target.host_and_port not in self._admitted and not all(map(is_public, addresses)):
+            message = "the media URL leads to an address that is not public; the operator can admit a host with "
+            raise UserError(message + "--allowed-media-hosts.", param=param)
+        return addresses
+
+
+def _parse_admitted(entries: Iterable[str]) -> frozenset[str]:
+    return frozenset(_parse_host_and_port(entry) for entry in entries)
+
+
+def _parse_host_and_port(entry: str) -> str:
+    if not _HOST_AND_PORT.fullmatch(entry):
+        refuse("allowed_media_hosts", entry, "of the form host:port")
+    return parse_remote_url(f"http://{entry}", param="allowed_media_hosts").host_and_port
+
+
+def _joined(url: str, location: str, param: str | None) -> str:
+    try:
+        return urljoin(url, location)
+    except ValueError as error:
+        raise UserError("the media URL redirects to a malformed URL.", param=param, status=422) from error
+
+
+def _refuse_answer(status: int, param: str | None) -> NoReturn:
+    is_transient = status in _TRANSIENT or status >= 500
+    raise UserError(f"the media URL's host answered {status}.", param=param, status=502 if is_transient else 422)
