@@ -7,10 +7,10 @@ decoded nor copied into the struct on their way, so that the server's event loop
 from __future__ import annotations
 
 import struct
-from typing import Literal
 
 import msgspec
 
+from chiasm.multimodal.sources import SourceKind
 from chiasm.schema.media import PatchProcessorSpec, ProcessedItem
 
 PREFIX = struct.Struct("<IQ")
@@ -22,12 +22,14 @@ class Job(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: of its source.
+        size: of its source.
         spec: how it becomes patches.
         file_name: of the file of pixels to write; the pool chooses it to be able to delete it after a crash.
         param: the request's field that holds the picture.
     """
 
-    kind: Literal["bytes", "base64", "file"]
+    kind: SourceKind
+    size: tuple[int, int] | None
     spec: PatchProcessorSpec
     file_name: str
     param: str | None

@@ -73,7 +73,7 @@ class PreprocessPool:
         """
         if not self._serving:
             raise RuntimeError("the preprocessing pool is not running")
-        job = Job(source.kind, spec, new_file_name(), param)
+        job = Job(source.kind, source.size, spec, new_file_name(), param)
         path = self._pixel_folder / job.file_name
         pending = _PendingJob(job, source.payload, path, asyncio.get_running_loop().create_future())
         self._jobs.put_nowait(pending)

@@ -18,16 +18,22 @@ _MAX_DATA_HEADER = 1024
 _FILE_REST = re.compile(r"(?://(?P<host>[^/?#]*))?(?P<path>/[^?#]*)", re.DOTALL)
 
 
+SourceKind = Literal["bytes", "base64", "file", "rgb"]
+
+
 class MediaSource(msgspec.Struct, frozen=True):
-    """An encoded picture that the preprocessing pool can get at by itself.
+    """A picture that the preprocessing pool can get at by itself.
 
     Attributes:
-        kind: what the payload is: the file's content, its base64 text, or the path of a local file.
-        payload: ASCII text for "base64", a path in the file system's encoding for "file".
+        kind: what the payload is: an encoded picture, its base64 text, the path of a local file, or decoded pixels.
+        payload: for "base64" ASCII text, for "file" a path in the file system's encoding, for "rgb"
+            [height, width, 3] uint8.
+        size: (height, width) of decoded pixels.
     """
 
-    kind: Literal["bytes", "base64", "file"]
+    kind: SourceKind
     payload: bytes
+    size: tuple[int, int] | None = None
 
 
 class RemoteUrl(msgspec.Struct, frozen=True):

@@ -14,6 +14,8 @@ import socket
 from pathlib import Path
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 
@@ -50,8 +52,7 @@ class Worker:
     def run(self, job: Job, payload: bytearray) -> Reply:
         """Do one job; every error becomes a reply."""
         try:
-            data = self._content(job, payload)
-            image = decode_image(data, max_pixels=self._max_pixels, param=job.param)
+            image = self._image(job, payload)
             item = process_image(image, job.spec, self._pixel_folder, file_name=job.file_name, param=job.param)
             return Done(item)
         except UserError as error:
@@ -62,7 +63,13 @@ class Worker:
             _logger.exception("a picture could not be processed")
             return Failed(repr(error))
 
-    def _content(self, job: Job, payload: bytearray) -> bytes | bytearray:
+    def _image(self, job: Job, payload: bytearray) -> npt.NDArray[np.uint8]:
+        if job.kind == "rgb":
+            assert job.size
+            return np.frombuffer(payload, dtype=np.uint8).reshape(*job.size, 3)
+        return decode_image(self._encoded(job, payload), max_pixels=self._max_pixels, param=job.param)
+
+    def _encoded(self, job: Job, payload: bytearray) -> bytes | bytearray:
         if job.kind == "file":
             return read_local_file(bytes(payload), self._allowed_folder, max_bytes=self._max_bytes, param=job.param)
         if job.kind == "base64":
