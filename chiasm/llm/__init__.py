@@ -1,0 +1,1 @@
+"""The Python APIs: ``LLM`` for scripts, ``AsyncLLM`` for servers."""

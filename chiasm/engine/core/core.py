@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
+
 from chiasm.config.engine import EngineConfig
 from chiasm.engine.core.capacity import Capacity, decide_capacity
 from chiasm.engine.executor.base import Executor
 from chiasm.engine.executor.inproc import InprocExecutor
 from chiasm.engine.executor.multiproc import MultiprocExecutor
 from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
+from chiasm.multimodal.bounds import bounded_spec
 from chiasm.schema.output import EngineStats, SequenceDelta
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.wire import RankInfo, Ready
@@ -30,7 +33,7 @@ class EngineCore:
 
     def __init__(self, config: EngineConfig, executor: Executor) -> None:
         self._executor = executor
-        infos = executor.load()
+        infos = [_with_server_processor(info, config) for info in executor.load()]
         capacity = decide_capacity(config, infos)
         executor.allocate(capacity.num_blocks)
         self._scheduler = Scheduler(_limits(config, infos[0], capacity))
@@ -86,6 +89,12 @@ def make_executor(config: EngineConfig, runtime_dir: Path) -> Executor:
     if config.tensor_parallel_size == 1:
         return InprocExecutor(config)
     return MultiprocExecutor(config, runtime_dir)
+
+
+def _with_server_processor(info: RankInfo, config: EngineConfig) -> RankInfo:
+    """The operator's ``mm_processor_kwargs`` in place of the model's own bounds."""
+    processor = bounded_spec(info.facts.processor, config.media.mm_processor_kwargs, {})
+    return msgspec.structs.replace(info, facts=msgspec.structs.replace(info.facts, processor=processor))
 
 
 def _limits(config: EngineConfig, info: RankInfo, capacity: Capacity) -> SchedulerLimits:

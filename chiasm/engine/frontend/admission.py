@@ -1,4 +1,4 @@
-"""The last check before a prompt goes to the core: it must fit the model and the cache."""
+"""The last checks before a prompt goes to the core: it must fit the model and the cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chiasm.errors import UserError
 from chiasm.schema.chat import PreparedPrompt
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.request import EngineRequest
-from chiasm.schema.sampling import SamplingParams, check_token_ids
+from chiasm.schema.sampling import MAX_SEED, SamplingParams, check_token_ids
 
 
 def engine_requests(
@@ -20,7 +20,7 @@ def engine_requests(
     """The ``n`` sequences of a request, each with its own seed.
 
     Args:
-        prompt: with every placeholder in place.
+        prompt: with every placeholder in place; its length has been checked.
         params: the user's parameters.
         name: prefix of the sequences' ids, unique in the engine.
         facts: of the model.
@@ -28,9 +28,8 @@ def engine_requests(
         seed: for a request that brings none; None draws one.
 
     Raises:
-        UserError: if the prompt is empty or too long, or a stop token is not in the vocabulary.
+        UserError: if a stop token is not in the vocabulary, or the shortest answer asked for does not fit.
     """
-    check_prompt_length(len(prompt.token_ids), max_model_len)
     check_token_ids("stop_token_ids", params.stop_token_ids, facts.vocab_size)
     room = max_model_len - len(prompt.token_ids)
     max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
@@ -42,21 +41,21 @@ def engine_requests(
         )
     first_seed = params.seed if params.seed is not None else seed if seed is not None else secrets.randbits(62)
     for index in range(params.n):
-        own = msgspec.structs.replace(params, n=1, max_tokens=max_tokens, seed=first_seed + index)
+        own = msgspec.structs.replace(params, n=1, max_tokens=max_tokens, seed=(first_seed + index) % MAX_SEED)
         yield EngineRequest(f"{name}-{index}", prompt.token_ids, prompt.items, own, prompt.cache_salt)
 
 
-def check_prompt_length(num_tokens: int, max_model_len: int) -> None:
-    """Refuse a prompt that leaves no room for an answer.
+def check_prompt_length(num_tokens: int, max_model_len: int, param: str) -> None:
+    """Refuse a prompt that is empty or leaves no room for an answer.
 
     Raises:
         UserError: with both numbers.
     """
     if num_tokens == 0:
-        raise UserError("the prompt is empty; it needs at least one token.", param="prompt")
+        raise UserError("the prompt is empty; it needs at least one token.", param=param)
     if num_tokens >= max_model_len:
         raise UserError(
             f"the prompt has {num_tokens} tokens, images included; max_model_len={max_model_len} allows at most "
             f"{max_model_len - 1}, so that one can be answered.",
-            param="messages",
+            param=param,
         )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from chiasm.engine.frontend.chat_template import ChatTemplate
 from chiasm.engine.frontend.tokenizer import Tokenizer
 from chiasm.errors import UserError
-from chiasm.schema.chat import ChatMessage, ImagePart, TextPart
+from chiasm.schema.chat import ChatMessage, TextPart
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.media import MediaItem, ProcessedItem
 

@@ -1,0 +1,152 @@
+"""The frontend's end of the channel to a core in another process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from chiasm.config.engine import EngineConfig
+from chiasm.dist.channel import channel_address
+from chiasm.dist.children import Child, start_child
+from chiasm.errors import EngineDeadError, UserError
+from chiasm.schema.output import EngineStats, SequenceDelta
+from chiasm.schema.request import EngineRequest
+from chiasm.schema.wire import (
+    AbortRequests,
+    AddRequest,
+    Failed,
+    FromCore,
+    Outputs,
+    Ready,
+    Shutdown,
+    StartCore,
+    ToCore,
+)
+
+_POLL_SECONDS = 0.25
+_STOP_SECONDS = 5.0
+
+
+class CoreClient:
+    """Starts a core process and talks to it from an event loop.
+
+    Args:
+        runtime_dir: the engine's private folder.
+
+    Attributes:
+        stats: the core's latest.
+        death: why the core has ended; None while it lives.
+    """
+
+    def __init__(self, runtime_dir: Path) -> None:
+        self._runtime_dir = runtime_dir
+        self._context = zmq.asyncio.Context()
+        self._socket: zmq.asyncio.Socket = self._context.socket(zmq.PAIR)
+        for option in (zmq.SNDHWM, zmq.RCVHWM):
+            self._socket.setsockopt(option, 0)
+        self._socket.setsockopt(zmq.LINGER, 200)
+        self._socket.bind(channel_address(runtime_dir, "core"))
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder: msgspec.msgpack.Decoder[FromCore] = msgspec.msgpack.Decoder(FromCore)
+        self._child: Child | None = None
+        self._listeners: dict[str, Callable[[SequenceDelta], None]] = {}
+        self._reading: asyncio.Task[None] | None = None
+        self._died = asyncio.Event()
+        self.stats = EngineStats()
+        self.death: str | None = None
+
+    async def start(self, config: EngineConfig) -> Ready:
+        """Start the core and wait until it serves.
+
+        Raises:
+            UserError: if the model or a setting is at fault.
+            EngineDeadError: if it could not start for another reason.
+        """
+        self._child = start_child("chiasm.engine.core.main", [str(self._runtime_dir)], runtime_dir=self._runtime_dir,
+                                  name="core")  # fmt: skip
+        await self._send(StartCore(config))
+        message = await self._receive()
+        if isinstance(message, Failed):
+            self.death = message.message
+            raise UserError(message.message) if message.is_user_error else EngineDeadError(message.message)
+        assert isinstance(message, Ready), message
+        self._reading = asyncio.create_task(self._read())
+        return message
+
+    async def add(self, request: EngineRequest, listener: Callable[[SequenceDelta], None]) -> None:
+        """Send a sequence; ``listener`` is called with each of its deltas, in this event loop, until its last one."""
+        self._check()
+        self._listeners[request.request_id] = listener
+        await self._send(AddRequest(request))
+
+    async def abort(self, request_ids: tuple[str, ...]) -> None:
+        """Have the core forget sequences; their last delta still comes."""
+        if self.death is None and request_ids:
+            await self._send(AbortRequests(request_ids))
+
+    async def wait_dead(self) -> str:
+        """Wait until the core has ended by itself; returns why."""
+        await self._died.wait()
+        assert self.death is not None
+        return self.death
+
+    async def close(self) -> None:
+        """Stop the core and its ranks."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+        if self._child is not None:
+            if self._child.poll() is None:
+                await self._send(Shutdown())
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    await asyncio.to_thread(self._child.wait, _STOP_SECONDS)
+            self._child.stop(grace=0.5)
+            self._child = None
+        self._socket.close()
+        self._context.term()
+
+    async def _read(self) -> None:
+        while self.death is None:
+            message = await self._receive()
+            if isinstance(message, Outputs):
+                self.stats = message.stats
+                for delta in message.deltas:
+                    self._deliver(delta)
+            elif isinstance(message, Failed):
+                self._mark_dead(message.message)
+
+    def _deliver(self, delta: SequenceDelta) -> None:
+        is_last = delta.finish_reason is not None
+        listener = self._listeners.pop(delta.request_id) if is_last else self._listeners[delta.request_id]
+        listener(delta)
+
+    async def _receive(self) -> FromCore:
+        """The next message; a core that has ended without a word counts as one."""
+        while not await self._socket.poll(int(_POLL_SECONDS * 1000)):
+            assert self._child is not None
+            status = self._child.poll()
+            if status is not None and not await self._socket.poll(0):
+                return Failed(f"the engine's core has ended with status {status}.")
+        return self._decoder.decode(await self._socket.recv())
+
+    def _mark_dead(self, message: str) -> None:
+        """Tell everybody who waits."""
+        self.death = message
+        listeners, self._listeners = self._listeners, {}
+        for request_id, listener in listeners.items():
+            listener(SequenceDelta(request_id, finish_reason="abort"))
+        self._died.set()
+
+    async def _send(self, message: ToCore) -> None:
+        await self._socket.send(self._encoder.encode(message))
+
+    def _check(self) -> None:
+        if self.death is not None:
+            raise EngineDeadError(f"the engine has stopped: {self.death}")

@@ -1,0 +1,145 @@
+"""What the offline and the serving API share: from a user's input to a prompt that the core can take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from chiasm.config.checkpoint import read_generation_config
+from chiasm.config.engine import EngineConfig
+from chiasm.engine.frontend.admission import check_prompt_length
+from chiasm.engine.frontend.chat_template import ChatTemplate, load_chat_template
+from chiasm.engine.frontend.prompts import PromptBuilder
+from chiasm.engine.frontend.tokenizer import Tokenizer, load_tokenizer
+from chiasm.errors import UserError
+from chiasm.multimodal.bounds import bounded_spec
+from chiasm.schema.chat import ChatMessage, ImagePart, PreparedPrompt
+from chiasm.schema.media import PatchProcessorSpec, ProcessedItem
+from chiasm.schema.sampling import check_token_ids
+from chiasm.schema.wire import Ready
+
+_DEFAULT_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+class TextFiles:
+    """What of a checkpoint turns text into tokens; read while the ranks load the weights.
+
+    Args:
+        config: the engine's settings.
+        chat_template: a file or the text itself, in place of the checkpoint's.
+
+    Raises:
+        UserError: if a file can't be read or the template does not compile.
+    """
+
+    def __init__(self, config: EngineConfig, chat_template: str | None) -> None:
+        folder = Path(config.model)
+        self.tokenizer: Tokenizer = load_tokenizer(folder)
+        self.template: ChatTemplate | None = load_chat_template(folder, chat_template)
+
+
+class Frontend:
+    """Prepares prompts for one loaded model.
+
+    Args:
+        config: the engine's settings.
+        text: its tokenizer and chat template.
+        ready: the core's greeting.
+
+    Attributes:
+        facts: of the model.
+        max_model_len: longest sequence, prompt and answer, in tokens.
+        tokenizer: of the model.
+        default_sampling: parameters that the checkpoint's ``generation_config.json`` recommends.
+    """
+
+    def __init__(self, config: EngineConfig, text: TextFiles, ready: Ready) -> None:
+        self.facts = ready.facts
+        self.max_model_len = ready.max_model_len
+        self.tokenizer = text.tokenizer
+        self.default_sampling = _default_sampling(Path(config.model))
+        self._limits = config.media.limit_mm_per_prompt
+        self._prompts = PromptBuilder(text.tokenizer, text.template, ready.facts)
+
+    def image_parts(self, messages: Sequence[ChatMessage]) -> list[ImagePart]:
+        """The images of a conversation, in order.
+
+        Raises:
+            UserError: if there are more than one prompt may have; none has been fetched then.
+        """
+        parts = [part for message in messages for part in message.content if isinstance(part, ImagePart)]
+        self.check_num_images(len(parts))
+        return parts
+
+    def check_num_images(self, count: int) -> None:
+        """Refuse more images than one prompt may have.
+
+        Raises:
+            UserError: with both numbers.
+        """
+        limit = self._limits.get("image")
+        if limit is not None and count > limit:
+            message = f"the prompt has {count} images; at most {limit} are allowed (limit_mm_per_prompt)."
+            raise UserError(message, param="messages")
+
+    def processor(self, mm_processor_kwargs: Mapping[str, Any]) -> PatchProcessorSpec:
+        """The image processor of a request.
+
+        Raises:
+            UserError: for an unknown key or a value outside what the server allows.
+        """
+        return bounded_spec(self.facts.processor, {}, mm_processor_kwargs)
+
+    def render_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        chat_template_kwargs: Mapping[str, Any],
+    ) -> str:
+        """The prompt of a conversation; see ``PromptBuilder.render``."""
+        return self._prompts.render(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            kwargs=chat_template_kwargs,
+        )
+
+    def prepare_chat(self, rendered: str, items: Sequence[ProcessedItem], cache_salt: str) -> PreparedPrompt:
+        """Tokenise a rendered conversation and put its images in their places.
+
+        Raises:
+            UserError: if the template dropped or doubled an image, or the prompt is too long.
+        """
+        expanded = self._prompts.expand(self._prompts.tokenize(rendered), items, "messages")
+        check_prompt_length(len(expanded.token_ids), self.max_model_len, param="messages")
+        return PreparedPrompt(
+            self._prompts.plain_text(rendered), expanded.token_ids, expanded.items, cache_salt=cache_salt
+        )
+
+    def prepare_completion(
+        self, prompt: str | Sequence[int], items: Sequence[ProcessedItem] = (), cache_salt: str = ""
+    ) -> PreparedPrompt:
+        """Take a prompt as it is; with images it holds one placeholder for each.
+
+        Raises:
+            UserError: if placeholders and images do not match, a token id is unknown, or the prompt is too long.
+        """
+        text = prompt if isinstance(prompt, str) else None
+        token_ids = self._prompts.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        check_token_ids("prompt", token_ids, self.facts.vocab_size)
+        if not items:
+            self._prompts.refuse_media_tokens(token_ids, "prompt")
+        expanded = self._prompts.expand(token_ids, items, "prompt")
+        check_prompt_length(len(expanded.token_ids), self.max_model_len, param="prompt")
+        return PreparedPrompt(text, expanded.token_ids, expanded.items, cache_salt=cache_salt)
+
+
+def _default_sampling(folder: Path) -> dict[str, Any]:
+    """What ``generation_config.json`` recommends; greedy decoding where it says not to sample."""
+    generation = read_generation_config(folder)
+    if generation.get("do_sample") is False:
+        return {"temperature": 0.0}
+    return {key: generation[key] for key in _DEFAULT_KEYS if generation.get(key) is not None}

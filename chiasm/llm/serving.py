@@ -1,0 +1,221 @@
+"""The engine as a server uses it: in processes of its own, from an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from chiasm.config.engine import EngineConfig
+from chiasm.dist.runtime_dir import create_runtime_dir, remove_runtime_dir
+from chiasm.engine.frontend.admission import engine_requests
+from chiasm.engine.frontend.answers import Answers
+from chiasm.engine.frontend.client import CoreClient
+from chiasm.engine.frontend.frontend import Frontend, TextFiles
+from chiasm.engine.frontend.leases import PixelGauge, PixelLease, discard_items, pixel_bytes
+from chiasm.engine.frontend.media_loader import MediaLoader
+from chiasm.schema.chat import ChatMessage, PreparedPrompt
+from chiasm.schema.facts import ModelFacts
+from chiasm.schema.output import EngineStats, RequestOutput, SequenceDelta
+from chiasm.schema.request import EngineRequest
+from chiasm.schema.sampling import MAX_SEED, SamplingParams
+
+_News = asyncio.Queue[tuple[int, SequenceDelta]]
+
+
+class _Processes:
+    """The engine's processes and their folder; started and stopped together."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.runtime_dir: Path = create_runtime_dir()
+        self.client = CoreClient(self.runtime_dir)
+        self.loader = MediaLoader(config.media, self.runtime_dir)
+
+    async def stop(self) -> None:
+        await self.client.close()
+        await self.loader.close()
+        remove_runtime_dir(self.runtime_dir)
+
+
+class AsyncLLM:
+    """A loaded model that answers prompts concurrently; made by ``start``.
+
+    Its methods raise ``UserError`` for what a client did, ``EngineDeadError`` once the engine has stopped for good.
+
+    Attributes:
+        summary: what was chosen at start-up and why, a line each.
+        rank_pids: process ids of the ranks.
+    """
+
+    def __init__(self, config: EngineConfig, processes: _Processes, frontend: Frontend) -> None:
+        self._processes = processes
+        self._client = processes.client
+        self._frontend = frontend
+        self._gauge = PixelGauge(config.media.max_pixel_bytes_in_flight)
+        self._seeds = random.Random(config.seed)
+        self._names = itertools.count()
+        self.summary: tuple[str, ...] = ()
+        self.rank_pids: tuple[int, ...] = ()
+
+    @classmethod
+    async def start(cls, config: EngineConfig, chat_template: str | None = None) -> AsyncLLM:
+        """Start the engine's processes and load the model.
+
+        Args:
+            config: the engine's settings; ``model`` is a folder.
+            chat_template: a file or the text itself, in place of the checkpoint's.
+
+        Raises:
+            UserError: if the model or a setting is at fault.
+            EngineDeadError: if the engine could not start for another reason.
+        """
+        processes = _Processes(config)
+        try:
+            processes.loader.start()
+            # The ranks load the weights meanwhile: the start message is queued before the files are read.
+            starting = asyncio.ensure_future(processes.client.start(config))
+            await asyncio.sleep(0)
+            try:
+                text = await asyncio.to_thread(TextFiles, config, chat_template)
+            finally:
+                ready = await starting
+        except BaseException:
+            await processes.stop()
+            raise
+        engine = cls(config, processes, Frontend(config, text, ready))
+        engine.summary, engine.rank_pids = ready.summary, ready.rank_pids
+        return engine
+
+    @property
+    def facts(self) -> ModelFacts:
+        """Of the loaded model."""
+        return self._frontend.facts
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest sequence, prompt and answer, in tokens."""
+        return self._frontend.max_model_len
+
+    @property
+    def default_sampling(self) -> Mapping[str, Any]:
+        """Decoding parameters that the checkpoint recommends."""
+        return self._frontend.default_sampling
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can still answer."""
+        return self._client.death is None
+
+    @property
+    def stats(self) -> EngineStats:
+        """The core's latest gauges and totals."""
+        return self._client.stats
+
+    async def prepare_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] = {},
+        mm_processor_kwargs: Mapping[str, int] = {},
+        cache_salt: str = "",
+    ) -> PreparedPrompt:
+        """Fetch and preprocess the images, render the template, tokenise, check the length.
+
+        What it returns must be given to ``generate`` or ``release``.
+
+        Raises:
+            UserError: for whatever of it can't be done, naming the field.
+        """
+        parts = self._frontend.image_parts(messages)
+        spec = self._frontend.processor(mm_processor_kwargs)
+        # Before any image is fetched: a conversation that the template refuses should cost nothing.
+        rendered = self._frontend.render_chat(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            chat_template_kwargs=chat_template_kwargs,
+        )
+        await self._gauge.wait_for_room()
+        items = await self._processes.loader.load(parts, spec)
+        placed = [item.placed_at(0) for item in items]
+        self._gauge.add(pixel_bytes(placed))
+        try:
+            return self._frontend.prepare_chat(rendered, items, cache_salt)
+        except BaseException:
+            discard_items(placed, self._gauge)
+            raise
+
+    async def prepare_completion(self, prompt: str | Sequence[int], *, cache_salt: str = "") -> PreparedPrompt:
+        """Tokenise a plain prompt, or check one that is token ids already; it has no images.
+
+        Raises:
+            UserError: if it holds a token that stands for media, or is too long.
+        """
+        return self._frontend.prepare_completion(prompt, cache_salt=cache_salt)
+
+    async def release(self, prompt: PreparedPrompt) -> None:
+        """Free what a prepared prompt holds, if it will not be given to ``generate`` after all."""
+        discard_items(prompt.items, self._gauge)
+
+    async def generate(
+        self, prompt: PreparedPrompt, sampling: SamplingParams, request_id: str
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Answer a prompt; each item holds what is new, the last one is ``finished``.
+
+        Closing the generator aborts the request. The prompt's pixels are freed once no step can read them.
+
+        Raises:
+            UserError: for parameters that do not fit the model, or an image that could not be encoded.
+            EngineDeadError: if the engine stops meanwhile.
+        """
+        try:
+            requests = self._sequences(prompt, sampling)
+        except BaseException:
+            discard_items(prompt.items, self._gauge)
+            raise
+        answers = Answers(request_id, prompt, sampling, self._frontend.tokenizer)
+        lease = PixelLease(prompt.items, len(requests), self._gauge)
+        news: _News = asyncio.Queue()
+        names = [request.request_id for request in requests]
+        ended: set[int] = set()
+        try:
+            for index, request in enumerate(requests):
+                await self._add(index, request, lease, news)
+            while len(ended) < len(requests):
+                index, delta = await news.get()
+                output = answers.take(index, delta)
+                if output is None:
+                    continue
+                yield output
+                if output.outputs[0].finish_reason is not None:
+                    ended.add(index)
+                    if delta.finish_reason is None:  # a stop string, which the core knows nothing of
+                        await self._client.abort((names[index],))
+        finally:
+            await self._client.abort(tuple(names[index] for index in answers.unfinished()))
+
+    async def wait_dead(self) -> str:
+        """Wait until the engine has stopped by itself; returns why."""
+        return await self._client.wait_dead()
+
+    async def shutdown(self) -> None:
+        """Stop the engine and its processes."""
+        await self._processes.stop()
+
+    def _sequences(self, prompt: PreparedPrompt, sampling: SamplingParams) -> list[EngineRequest]:
+        name = f"seq-{next(self._names)}"
+        seed = self._seeds.randrange(MAX_SEED)
+        return list(engine_requests(prompt, sampling, name, self.facts, self.max_model_len, seed))
+
+    async def _add(self, index: int, request: EngineRequest, lease: PixelLease, news: _News) -> None:
+        def listen(delta: SequenceDelta) -> None:
+            if delta.finish_reason is not None:
+                lease.release()
+            news.put_nowait((index, delta))
+
+        await self._client.add(request, listen)
