@@ -1,0 +1,53 @@
+"""The HTTP server's settings, under the names of its flags."""
+
+from __future__ import annotations
+
+import msgspec
+
+from chiasm.errors import refuse
+
+
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the server listens, under which names, and how much it takes on.
+
+    Attributes:
+        model: the checkpoint as the user named it; clients see it as ``root`` in ``/v1/models``.
+        served_model_names: names that requests may use, the first of which answers carry; empty means ``model``.
+        host: address to listen on.
+        port: port to listen on; 0 takes any free one.
+        api_keys: a request must bring one of these; empty lets everybody in.
+        shutdown_timeout: seconds that running requests get to finish after SIGTERM.
+        max_num_queued_reqs: most answers being made or waited for at a time; None sets no limit.
+        max_body_bytes: largest body of a request.
+        access_log: log a line per request.
+    """
+
+    model: str
+    served_model_names: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()
+    shutdown_timeout: float = 5.0
+    max_num_queued_reqs: int | None = None
+    max_body_bytes: int = 64 * 2**20
+    access_log: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every range."""
+        if not 0 <= self.port <= 65535:
+            refuse("port", self.port, "in [0, 65535]")
+        if not 0 <= self.shutdown_timeout < float("inf"):
+            refuse("shutdown_timeout", self.shutdown_timeout, "a finite number of seconds, at least 0")
+        if self.max_num_queued_reqs is not None and self.max_num_queued_reqs < 1:
+            refuse("max_num_queued_reqs", self.max_num_queued_reqs, "at least 1")
+        if self.max_body_bytes < 1:
+            refuse("max_body_bytes", self.max_body_bytes, "at least 1")
+        if not all(self.api_keys):
+            refuse("api_key", "", "non-empty")
+        if not all(self.names):
+            refuse("served_model_name", "", "non-empty")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that requests may give; the first is the one in answers."""
+        return self.served_model_names or (self.model,)

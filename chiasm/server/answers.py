@@ -1,0 +1,54 @@
+"""Putting the pieces of answers together, and counting their tokens."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+from chiasm.schema.output import CompletionOutput, RequestOutput
+from chiasm.server.generation import Outputs
+from chiasm.server.responses import PromptTokensDetails, Usage
+
+
+class Tally:
+    """Counts the tokens of a request, over all its prompts and answers."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, RequestOutput] = {}  # by prompt: each output repeats the prompt's numbers
+        self._completion_tokens = 0
+
+    def add(self, output: RequestOutput) -> None:
+        """Count what is new."""
+        self._latest[output.request_id] = output
+        self._completion_tokens += sum(len(answer.token_ids) for answer in output.outputs)
+
+    def usage(self) -> Usage:
+        """The counts so far."""
+        latest = self._latest.values()
+        num_prompt = sum(len(output.prompt_token_ids) for output in latest)
+        num_image = sum(output.num_image_tokens for output in latest)
+        num_cached = sum(output.num_cached_tokens for output in latest)
+        details = PromptTokensDetails(num_cached, num_image, {"image": num_image})
+        return Usage(num_prompt, num_prompt + self._completion_tokens, self._completion_tokens, details)
+
+
+async def collect(outputs: Outputs) -> tuple[list[CompletionOutput], Usage]:
+    """Wait for all answers; each is whole, in order of their indices."""
+    tally = Tally()
+    answers: dict[int, CompletionOutput] = {}
+    async with aclosing(outputs):
+        async for output in outputs:
+            tally.add(output)
+            for news in output.outputs:
+                if news.index not in answers:
+                    answers[news.index] = CompletionOutput(news.index, "", [])
+                _append(answers[news.index], news)
+    return [answers[index] for index in sorted(answers)], tally.usage()
+
+
+def _append(answer: CompletionOutput, news: CompletionOutput) -> None:
+    answer.text += news.text
+    answer.token_ids += news.token_ids
+    if news.logprobs:
+        answer.logprobs = (answer.logprobs or []) + news.logprobs
+    answer.finish_reason = news.finish_reason
+    answer.stop_reason = news.stop_reason

@@ -1,0 +1,90 @@
+"""Reading the body of a request: bounded while it arrives, strict JSON, short errors."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+from pydantic import ValidationError
+from starlette.requests import Request
+
+from chiasm.errors import UserError, shorten
+from chiasm.server.requests import GenerationRequest
+from chiasm.server.state import ServerState
+from chiasm.server.unserved import refuse_unserved
+
+_MAX_ERRORS = 10  # entries of a validation error that are shown
+
+R = TypeVar("R", bound=GenerationRequest)
+
+
+async def read_request(http: Request, model: type[R], state: ServerState) -> R:
+    """The validated body of a request.
+
+    Raises:
+        UserError: whatever is wrong with it.
+        ClientDisconnect: if the client leaves before it has sent everything.
+    """
+    _check_content_type(http.headers.get("content-type", ""))
+    request = _validate(model, _decode(await _read(http, state.config.max_body_bytes)))
+    extra = request.model_extra or {}
+    refuse_unserved(extra)
+    state.unknown_fields.warn(extra)
+    request.check()
+    return request
+
+
+def _check_content_type(content_type: str) -> None:
+    # Strict on purpose: a form that any web page can post across sites must not reach the engine.
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        raise UserError("Unsupported Media Type: Only 'application/json' is allowed.")
+
+
+async def _read(http: Request, max_bytes: int) -> bytes:
+    declared = http.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared[:20]) > max_bytes:
+        raise _too_large(max_bytes)
+    chunks = []
+    total = 0
+    async for chunk in http.stream():
+        total += len(chunk)
+        if total > max_bytes:
+            raise _too_large(max_bytes)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _too_large(max_bytes: int) -> UserError:
+    return UserError(f"The body must be at most {max_bytes} bytes.", status=413)
+
+
+def _decode(body: bytes) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        # msgspec is strict: NaN, Infinity, numbers beyond a double and lone surrogates end here.
+        raise UserError(f"The body is not valid JSON: {error}.") from error
+    if not isinstance(value, dict):
+        raise UserError("The body must be a JSON object.")
+    return value
+
+
+def _validate(model: type[R], fields: dict[str, Any]) -> R:
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise _as_user_error(error) from error
+
+
+def _as_user_error(error: ValidationError) -> UserError:
+    entries = error.errors(include_url=False, include_context=False)
+    lines = [f"{_path(e['loc'])}: {e['msg']}, got {shorten(e['input'])}." for e in entries[:_MAX_ERRORS]]
+    if len(entries) > 1:
+        lines.insert(0, f"{len(entries)} validation errors:")
+    return UserError("\n".join(lines), param=str(entries[0]["loc"][0]) if entries[0]["loc"] else None)
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """``("stop", 2)`` as ``stop[2]``."""
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
+    return path.removeprefix(".")[:200]

@@ -1,0 +1,84 @@
+"""What the server needs of an engine. ``chiasm.llm.serving.AsyncLLM`` is one; tests bring their own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Protocol
+
+from chiasm.schema.chat import ChatMessage, PreparedPrompt
+from chiasm.schema.facts import ModelFacts
+from chiasm.schema.output import EngineStats, RequestOutput
+from chiasm.schema.sampling import SamplingParams
+
+
+class Engine(Protocol):
+    """A loaded model that answers prompts.
+
+    Its methods raise ``UserError`` for what a client did, ``OverloadedError`` when they take no more work, and
+    ``EngineDeadError`` once it has stopped for good.
+    """
+
+    @property
+    def facts(self) -> ModelFacts:
+        """Of the loaded model."""
+        ...
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest sequence, prompt and answer, in tokens."""
+        ...
+
+    @property
+    def default_sampling(self) -> Mapping[str, Any]:
+        """Decoding parameters that the checkpoint recommends, under the names of ``SamplingParams``."""
+        ...
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """What was chosen at start-up and why, a line each."""
+        ...
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can still answer."""
+        ...
+
+    @property
+    def stats(self) -> EngineStats:
+        """Its latest gauges and totals."""
+        ...
+
+    async def prepare_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] = {},
+        mm_processor_kwargs: Mapping[str, int] = {},
+        cache_salt: str = "",
+    ) -> PreparedPrompt:
+        """Fetch and preprocess the media, render the template, tokenise, check the length."""
+        ...
+
+    async def prepare_completion(self, prompt: str | Sequence[int], *, cache_salt: str = "") -> PreparedPrompt:
+        """Tokenise a plain prompt, or check one that is token ids already."""
+        ...
+
+    def generate(
+        self, prompt: PreparedPrompt, sampling: SamplingParams, request_id: str
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Answer a prompt; each item holds what is new. Closing the generator aborts the request."""
+        ...
+
+    async def release(self, prompt: PreparedPrompt) -> None:
+        """Free what a prepared prompt holds, if it will not be given to ``generate`` after all."""
+        ...
+
+    async def shutdown(self) -> None:
+        """Stop the engine and its processes."""
+        ...
+
+    async def wait_dead(self) -> str:
+        """Wait until the engine has died; returns what happened."""
+        ...

@@ -1,0 +1,93 @@
+"""Errors as clients see them: OpenAI's nested shape, whatever went wrong."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import msgspec
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from chiasm.errors import EngineDeadError, OverloadedError, UserError
+
+_MAX_MESSAGE = 2000  # characters; an answer to a bad request stays small however big the request was
+_TYPES = {400: "BadRequestError", 404: "NotFoundError", 422: "UnprocessableEntityError", 500: "InternalServerError"}
+
+
+class ClientGoneError(Exception):
+    """The client has closed its connection; nobody reads an answer."""
+
+
+class StoppingError(Exception):
+    """The server shuts down and has stopped waiting for this request."""
+
+
+class ErrorInfo(msgspec.Struct, frozen=True):
+    """What went wrong.
+
+    Attributes:
+        message: for the user.
+        type: kind of error.
+        param: the field of the request at fault.
+        code: the HTTP status.
+    """
+
+    message: str
+    type: str
+    param: str | None
+    code: int
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of every error."""
+
+    error: ErrorInfo
+
+
+def describe(error: BaseException) -> ErrorInfo:
+    """What a client is told of an exception; of a bug it is told nothing but that there is one."""
+    match error:
+        case UserError():
+            kind = _TYPES.get(error.status) or _phrase(error.status)
+            return ErrorInfo(error.message[:_MAX_MESSAGE], kind, error.param, error.status)
+        case OverloadedError():
+            return ErrorInfo(error.message[:_MAX_MESSAGE], _phrase(503), None, 503)
+        case StoppingError():
+            return ErrorInfo("The server is shutting down.", _phrase(503), None, 503)
+        case EngineDeadError():
+            return ErrorInfo("The engine has stopped; this server is going down.", _TYPES[500], None, 500)
+        case HTTPException():
+            return ErrorInfo(str(error.detail)[:_MAX_MESSAGE], _phrase(error.status_code), None, error.status_code)
+        case _:
+            return ErrorInfo("Internal server error.", _TYPES[500], None, 500)
+
+
+def error_response(info: ErrorInfo, headers: dict[str, str] | None = None) -> Response:
+    """The response for an error."""
+    content = msgspec.json.encode(ErrorBody(info))
+    return Response(content, info.code, headers=headers, media_type="application/json")
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer every exception of a handler in the one shape."""
+    for kind in (UserError, OverloadedError, StoppingError, EngineDeadError, HTTPException, Exception):
+        app.add_exception_handler(kind, _answer_error)
+    for kind in (ClientGoneError, ClientDisconnect):
+        app.add_exception_handler(kind, _answer_nobody)
+
+
+async def _answer_error(_request: Request, error: Exception) -> Response:
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    if isinstance(error, OverloadedError):
+        headers["retry-after"] = str(error.retry_after)
+    return error_response(describe(error), headers)
+
+
+async def _answer_nobody(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=499)  # never sent: the connection is gone
+
+
+def _phrase(status: int) -> str:
+    return HTTPStatus(status).phrase

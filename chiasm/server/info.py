@@ -1,0 +1,52 @@
+"""What a server says of itself: ``/v1/models``, ``/health``, ``/metrics``, ``/version``."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import Response
+
+from chiasm.errors import UserError, shorten
+from chiasm.server.responses import ModelCard, ModelList, ModelPermission, Version, json_response
+from chiasm.server.state import ServerState
+
+
+def info_router(state: ServerState) -> APIRouter:
+    """The endpoints that ask nothing of the engine."""
+    router = APIRouter()
+
+    @router.get("/v1/models")
+    async def list_models() -> Response:
+        """The names under which the model is served."""
+        return json_response(ModelList([_card(state, name) for name in state.config.names]))
+
+    @router.get("/v1/models/{name:path}")
+    async def retrieve_model(name: str) -> Response:
+        """One of the names."""
+        if name not in state.config.names:
+            raise UserError(f"The model {shorten(name)} does not exist.", param="model", status=404)
+        return json_response(_card(state, name))
+
+    @router.get("/health")
+    async def health() -> Response:
+        """200 with an empty body, or 503 when the engine is dead: some clients insist on the empty body."""
+        return Response(status_code=200 if state.engine.is_alive else 503)
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        """Prometheus' text format."""
+        return Response(generate_latest(state.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @router.get("/version")
+    async def show_version() -> Response:
+        """The version of this package."""
+        return json_response(Version(version("chiasm")))
+
+    return router
+
+
+def _card(state: ServerState, name: str) -> ModelCard:
+    permission = ModelPermission(id=f"modelperm-{name}", created=state.created)
+    return ModelCard(name, state.created, state.config.model, state.engine.max_model_len, [permission])

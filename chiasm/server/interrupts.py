@@ -1,0 +1,53 @@
+"""Giving up work whose result nobody will read, or for which there is no time left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Never, TypeVar
+
+from starlette.types import Receive
+
+from chiasm.server.errors import ClientGoneError, StoppingError
+
+T = TypeVar("T")
+
+
+async def run_unless(work: Coroutine[Any, Any, T], *interrupts: Coroutine[Any, Any, Never]) -> T:
+    """Run ``work``; when an interrupt raises first, cancel it, wait for its clean-up, and raise the same."""
+    working = asyncio.ensure_future(work)
+    watching = [asyncio.ensure_future(interrupt) for interrupt in interrupts]
+    try:
+        await asyncio.wait([working, *watching], return_when=asyncio.FIRST_COMPLETED)
+        raised = [task for task in watching if task.done()]
+        if raised and not working.done():
+            raised[0].result()
+    finally:
+        for task in (working, *watching):
+            task.cancel()
+        await asyncio.gather(working, *watching, return_exceptions=True)
+    return working.result()
+
+
+async def client_gone(receive: Receive) -> Never:
+    """Raise when the client closes its connection, once its body has been read.
+
+    This waits on ``receive`` itself: asking now and then whether the client is there would notice late, and fails
+    behind middleware.
+
+    Raises:
+        ClientGoneError: then.
+    """
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    raise ClientGoneError
+
+
+async def stop_asked(stopping: asyncio.Event) -> Never:
+    """Raise when ``stopping`` is set.
+
+    Raises:
+        StoppingError: then.
+    """
+    await stopping.wait()
+    raise StoppingError

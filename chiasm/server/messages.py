@@ -1,0 +1,89 @@
+"""A conversation in the spellings that clients use -> the one that the engine takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from chiasm.errors import UserError, refuse, shorten
+from chiasm.schema.chat import ChatMessage, ContentPart, ImagePart, TextPart
+
+MAX_PARTS = 4096  # in all messages of a request
+
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_TEXT_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+_IMAGE_TYPES = ("image_url", "input_image")
+_PART_TYPES = (*_TEXT_FIELDS, *_IMAGE_TYPES)
+_EXTRA = ("name", "tool_calls", "tool_call_id", "reasoning")
+
+
+def parse_messages(messages: Sequence[object]) -> tuple[ChatMessage, ...]:
+    """The conversation of a chat request.
+
+    Raises:
+        UserError: naming the message and the part at fault.
+    """
+    num_parts = sum(len(m["content"]) for m in messages if isinstance(m, dict) and isinstance(m.get("content"), list))
+    if num_parts > MAX_PARTS:
+        refuse("messages", f"{num_parts} parts", f"at most {MAX_PARTS} content parts")
+    return tuple(_parse_message(message, f"messages[{i}]") for i, message in enumerate(messages))
+
+
+def _parse_message(message: object, param: str) -> ChatMessage:
+    if not isinstance(message, dict):
+        refuse(param, message, "an object with role and content")
+    role = message.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        refuse(f"{param}.role", role, f"one of {', '.join(_ROLES)}")
+    extra = {key: message[key] for key in _EXTRA if message.get(key) is not None}
+    if "reasoning" not in extra and isinstance(message.get("reasoning_content"), str):
+        extra["reasoning"] = message["reasoning_content"]
+    return ChatMessage(_ROLES[role], _parse_content(message, f"{param}.content"), param, extra)
+
+
+def _parse_content(message: Mapping[str, Any], param: str) -> tuple[ContentPart, ...]:
+    content = message.get("content")
+    if isinstance(content, str):
+        return (TextPart(content),)
+    if content is None and message.get("role") == "assistant":
+        return ()  # an assistant that only called tools
+    if not isinstance(content, list):
+        refuse(param, content, "a string or a list of parts")
+    return tuple(_parse_part(part, f"{param}[{i}]") for i, part in enumerate(content))
+
+
+def _parse_part(part: object, param: str) -> ContentPart:
+    if isinstance(part, str):
+        return TextPart(part)
+    if not isinstance(part, dict):
+        refuse(param, part, "a string or an object with a type")
+    kind = part.get("type", _guess_type(part))
+    if kind in _IMAGE_TYPES:
+        return _parse_image(part, f"{param}.image_url")
+    if not isinstance(kind, str) or kind not in _TEXT_FIELDS:
+        _refuse_type(kind, f"{param}.type")
+    field = _TEXT_FIELDS[kind]
+    text = part.get(field)
+    if not isinstance(text, str):
+        refuse(f"{param}.{field}", text, "a string")
+    return TextPart(text)
+
+
+def _guess_type(part: Mapping[str, Any]) -> str | None:
+    """The type of a part that names none: some clients leave it to the one field there is."""
+    return next((kind for kind in ("text", "image_url", "video_url", "audio_url") if kind in part), None)
+
+
+def _parse_image(part: Mapping[str, Any], param: str) -> ImagePart:
+    """An image; its ``detail`` is a hint for other servers' prices and has no meaning here."""
+    image = part.get("image_url")
+    if isinstance(image, dict):
+        image, param = image.get("url"), f"{param}.url"
+    if not isinstance(image, str) or not image:
+        refuse(param, image, "a URL: http(s) or data:")
+    return ImagePart(image, param)
+
+
+def _refuse_type(kind: object, param: str) -> NoReturn:
+    known = ", ".join(_PART_TYPES)
+    raise UserError(f"{param} {shorten(kind)} is not served by this version; served: {known}.", param=param)

@@ -1,0 +1,184 @@
+"""The bodies that the server answers with, field for field as OpenAI's clients parse them.
+
+``msgspec.UNSET`` fields are left out; None is written as null where clients expect the key.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from starlette.responses import Response
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """What the prompt's tokens were: ``image_tokens`` is guidellm's name, ``multimodal_tokens`` is vLLM's."""
+
+    cached_tokens: int
+    image_tokens: int
+    multimodal_tokens: dict[str, int]
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of a request; those of images count as prompt tokens."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class TopLogprob(msgspec.Struct, frozen=True):
+    """One of the likeliest tokens at a position."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True):
+    """A token of the answer and the likeliest ones in its place."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True):
+    """Log-probabilities in the form of chat answers."""
+
+    content: list[TokenLogprobs]
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True):
+    """Log-probabilities in the form of completions: parallel lists, an entry per token."""
+
+    text_offset: list[int]
+    token_logprobs: list[float]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float]]
+
+
+class ChatMessageOut(msgspec.Struct, frozen=True):
+    """The assistant's message."""
+
+    role: str
+    content: str
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    """One answer of a chat."""
+
+    index: int
+    message: ChatMessageOut
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+    stop_reason: str | int | None
+
+
+class ChatCompletion(msgspec.Struct, frozen=True):
+    """A whole answer to a chat request."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    object: str = "chat.completion"
+
+
+class ChatDelta(msgspec.Struct, frozen=True):
+    """What is new in the assistant's message."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True):
+    """What is new in one answer."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+class ChatChunk(msgspec.Struct, frozen=True):
+    """An event of a streamed chat."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | UnsetType = UNSET
+    object: str = "chat.completion.chunk"
+
+
+class CompletionChoice(msgspec.Struct, frozen=True):
+    """One completion, or what is new in it."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: str | None
+    stop_reason: str | int | None
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """A whole answer to a completion request, or an event of a streamed one."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | UnsetType = UNSET
+    object: str = "text_completion"
+
+
+class ModelPermission(msgspec.Struct, frozen=True):
+    """What may be done with a model; old clients of OpenAI's list want the key."""
+
+    id: str
+    created: int
+    object: str = "model_permission"
+    allow_create_engine: bool = False
+    allow_sampling: bool = True
+    allow_logprobs: bool = True
+    allow_search_indices: bool = False
+    allow_view: bool = True
+    allow_fine_tuning: bool = False
+    organization: str = "*"
+    group: str | None = None
+    is_blocking: bool = False
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    """A name under which the model is served; ``root`` is the checkpoint."""
+
+    id: str
+    created: int
+    root: str
+    max_model_len: int
+    permission: list[ModelPermission]
+    parent: str | None = None
+    object: str = "model"
+    owned_by: str = "chiasm"
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """Every name that is served."""
+
+    data: list[ModelCard]
+    object: str = "list"
+
+
+class Version(msgspec.Struct, frozen=True):
+    """The server's version."""
+
+    version: str
+
+
+def json_response(body: msgspec.Struct) -> Response:
+    """A 200 with this body."""
+    return Response(msgspec.json.encode(body), media_type="application/json")

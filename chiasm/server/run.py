@@ -1,0 +1,175 @@
+"""Running a server: bind, load, serve, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from ipaddress import ip_address
+from typing import Any
+
+import uvicorn
+
+from chiasm.config.server import ServerConfig
+from chiasm.errors import UserError
+from chiasm.logs import get_logger
+from chiasm.server.admission import Admission
+from chiasm.server.app import create_app
+from chiasm.server.engine import Engine
+from chiasm.server.errors import StoppingError
+from chiasm.server.head_limit import BoundedHttpProtocol
+from chiasm.server.interrupts import run_unless, stop_asked
+from chiasm.server.lifetime import Lifetime, Signals
+from chiasm.server.metrics import ServerMetrics
+from chiasm.server.state import ServerState
+
+_ENGINE_SHUTDOWN_TIMEOUT = 5.0
+
+StartEngine = Callable[[], Coroutine[Any, Any, Engine]]
+Announce = Callable[[str], None]
+
+_logger = get_logger(__name__)
+
+
+def serve(config: ServerConfig, start_engine: StartEngine, announce: Announce) -> int:
+    """Serve until a signal or the death of the engine.
+
+    The port is taken before the model is loaded: a port in use should be known at once, not after a minute.
+
+    Args:
+        config: the server's settings.
+        start_engine: loads the model.
+        announce: shows a line to the person who started the server.
+
+    Returns:
+        the status for the process to exit with.
+
+    Raises:
+        UserError: if the address can't be listened on, or from ``start_engine``.
+    """
+    with (
+        contextlib.closing(bind(config.host, config.port)) as sock,
+        asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner,
+    ):
+        return runner.run(_serve(config, sock, start_engine, announce))
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket bound to an address, not listening yet: until the model is there, clients are refused.
+
+    Raises:
+        UserError: if the address can't be had.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        sock = socket.socket(family, kind)
+    except OSError as error:
+        raise _cant_listen(host, port, error) from error
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        raise _cant_listen(host, port, error) from error
+    return sock
+
+
+def make_server(state: ServerState, on_started: Callable[[], None]) -> uvicorn.Server:
+    """The HTTP server of an application; ``on_started`` is called when it accepts connections."""
+    _share_log(access=state.config.access_log)
+    config = uvicorn.Config(
+        create_app(state),
+        http=BoundedHttpProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=state.config.access_log,
+        proxy_headers=False,
+        server_header=False,
+    )
+    return _Server(config, on_started)
+
+
+async def _serve(config: ServerConfig, sock: socket.socket, start_engine: StartEngine, announce: Announce) -> int:
+    with Signals() as signals:
+        try:
+            engine = await run_unless(start_engine(), stop_asked(signals.first))
+        except StoppingError:
+            return 0
+        try:
+            return await _serve_engine(config, sock, engine, signals, announce)
+        finally:
+            await _shut_down(engine)
+
+
+async def _serve_engine(
+    config: ServerConfig, sock: socket.socket, engine: Engine, signals: Signals, announce: Announce
+) -> int:
+    def announce_all() -> None:
+        for line in (*engine.summary, *_welcome(sock, has_keys=bool(config.api_keys))):
+            announce(line)
+
+    state = ServerState(engine, config, ServerMetrics(engine), Admission(config.max_num_queued_reqs))
+    server = make_server(state, announce_all)
+    lifetime = Lifetime(server, state, signals)
+    try:
+        await run_unless(server.serve([sock]), lifetime.end())
+    except StoppingError:
+        _logger.warning("Stopped with requests still open.")
+    except OSError as error:  # another process began to listen while the model was loaded
+        raise _cant_listen(config.host, config.port, error) from error
+    return lifetime.exit_status
+
+
+async def _shut_down(engine: Engine) -> None:
+    try:
+        async with asyncio.timeout(_ENGINE_SHUTDOWN_TIMEOUT):
+            await engine.shutdown()
+    except TimeoutError:
+        _logger.warning("The engine did not stop within %g s.", _ENGINE_SHUTDOWN_TIMEOUT)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handling, by which a stopped process would die of the signal, not exit with 0."""
+
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections."""
+        await super().startup(sockets)
+        self._on_started()
+
+
+def _share_log(*, access: bool) -> None:
+    """Let uvicorn's warnings, and its access log if wanted, go where ours go."""
+    logger = logging.getLogger("uvicorn")
+    logger.handlers[:] = logging.getLogger("chiasm").handlers
+    logger.propagate = False
+    logger.setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.access").setLevel(logging.INFO if access else logging.WARNING)
+
+
+def _welcome(sock: socket.socket, *, has_keys: bool) -> tuple[str, str]:
+    """The address, and a command that works."""
+    host, port = sock.getsockname()[:2]
+    address = ip_address(host)
+    if address.is_unspecified:  # listening everywhere is no address to connect to
+        host = "::1" if address.version == 6 else "127.0.0.1"
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    key = ' -H "Authorization: Bearer YOUR_KEY"' if has_keys else ""
+    body = '{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}'
+    curl = f"curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"
+    return f"Serving on {url}", f"Try: {curl}"
+
+
+def _cant_listen(host: str, port: int, error: OSError) -> UserError:
+    return UserError(f"can't listen on {host}:{port}: {error.strerror or error}.", param="port")

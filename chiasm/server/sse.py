@@ -1,0 +1,63 @@
+"""Server-sent events: a stream of JSON values, an error event where one fails, ``[DONE]`` at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from chiasm.logs import get_logger
+from chiasm.server.errors import ClientGoneError, ErrorBody, describe
+from chiasm.server.interrupts import client_gone, run_unless, stop_asked
+
+_logger = get_logger(__name__)
+_encode = msgspec.json.Encoder().encode
+_DONE = b"data: [DONE]\n\n"
+
+
+class EventStream(Response):
+    """Sends events as they come and closes their generator whatever happens.
+
+    Starlette's own streaming response leaves a generator that is not waiting to the garbage collector when the
+    client goes; here its end, which aborts the engine's request, comes before the response's.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, first: msgspec.Struct, rest: AsyncGenerator[msgspec.Struct, None], stopping: asyncio.Event
+    ) -> None:
+        """Take a stream whose first event is there already: an error before it was answered with a status."""
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._first = first
+        self._rest = rest
+        self._stopping = stopping
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        """Send everything."""
+        async with aclosing(self._rest):
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            try:
+                await run_unless(self._send_events(send), client_gone(receive), stop_asked(self._stopping))
+            except ClientGoneError:
+                return
+            except Exception as error:
+                info = describe(error)
+                if info.code == 500:
+                    _logger.exception("A stream failed.")
+                await send(_body(b"data: " + _encode(ErrorBody(info)) + b"\n\n"))
+        await send(_body(_DONE, more=False))
+
+    async def _send_events(self, send: Send) -> None:
+        await send(_body(b"data: " + _encode(self._first) + b"\n\n"))
+        async for event in self._rest:
+            await send(_body(b"data: " + _encode(event) + b"\n\n"))
+
+
+def _body(data: bytes, *, more: bool = True) -> Message:
+    return {"type": "http.response.body", "body": data, "more_body": more}

@@ -1,0 +1,66 @@
+"""What the handlers of one server share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from starlette.requests import Request
+
+from chiasm.config.server import ServerConfig
+from chiasm.errors import UserError, shorten
+from chiasm.server.admission import Admission
+from chiasm.server.engine import Engine
+from chiasm.server.metrics import ServerMetrics
+from chiasm.server.unserved import UnknownFields
+
+
+@dataclass
+class ServerState:
+    """One server.
+
+    Attributes:
+        engine: the loaded model.
+        config: the settings.
+        metrics: what is measured.
+        admission: how much is taken on.
+        unknown_fields: which ones were warned of.
+        stopping: set when the server no longer waits for running requests.
+        created: when it started, in seconds since the epoch.
+    """
+
+    engine: Engine
+    config: ServerConfig
+    metrics: ServerMetrics
+    admission: Admission
+    unknown_fields: UnknownFields = field(default_factory=UnknownFields)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+class AnswerHead(NamedTuple):
+    """What every event of one answer repeats."""
+
+    id: str
+    created: int
+    model: str
+
+
+def answer_head(state: ServerState, http: Request, prefix: str, model: str | None) -> AnswerHead:
+    """Name an answer after its request.
+
+    A client's own request id is only a part of the name: two live requests may bring the same one.
+
+    Raises:
+        UserError: 404 if no such model is served.
+    """
+    names = state.config.names
+    if model is not None and model not in names:
+        known = ", ".join(names)
+        message = f"The model {shorten(model)} does not exist. Valid names: {known}."
+        raise UserError(message, param="model", status=404)
+    name = f"{prefix}-{http.state.request_id}-{uuid.uuid4().hex[:8]}"
+    return AnswerHead(name, int(time.time()), model or names[0])

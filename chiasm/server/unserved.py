@@ -1,0 +1,92 @@
+"""Fields that clients know from elsewhere and this version does not serve: no setting is dropped in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from chiasm.errors import UserError, shorten
+from chiasm.logs import get_logger
+
+_logger = get_logger(__name__)
+_MAX_WARNED = 100  # names; beyond it a client that makes names up would only fill the log
+
+_Test = Callable[[Any], bool]
+
+
+def _is_empty(value: object) -> bool:
+    return value is None or value == [] or value == {} or value == ""
+
+
+def _is_one_of(*harmless: object) -> _Test:
+    # `is`-like comparison of types: 1 == True, but a client that sends 1 did not send True.
+    return lambda value: value is None or any(type(value) is type(h) and value == h for h in harmless)
+
+
+# A value is harmless when leaving the field out would mean the same.
+_HARMLESS: dict[str, _Test] = {
+    "tools": _is_empty,
+    "tool_choice": _is_one_of("none", "auto"),
+    "functions": _is_empty,
+    "function_call": _is_one_of("none", "auto"),
+    "response_format": lambda value: value is None or value == {"type": "text"},
+    "structured_outputs": _is_empty,
+    "guided_json": _is_empty,
+    "guided_regex": _is_empty,
+    "guided_choice": _is_empty,
+    "guided_grammar": _is_empty,
+    "guided_json_object": _is_one_of(False),
+    "logit_bias": _is_empty,
+    "prompt_logprobs": _is_empty,
+    "chat_template": _is_empty,
+    "documents": _is_empty,
+    "best_of": _is_one_of(1),
+    "suffix": _is_empty,
+    "bad_words": _is_empty,
+    "allowed_token_ids": _is_one_of(),
+    "media_io_kwargs": _is_empty,
+    "truncate_prompt_tokens": _is_one_of(),
+    "prompt_embeds": _is_empty,
+    "return_token_ids": _is_one_of(False),
+    "return_tokens_as_token_ids": _is_one_of(False),
+    "use_beam_search": _is_one_of(False),
+    "spaces_between_special_tokens": _is_one_of(True),
+    "add_special_tokens": _is_one_of(),
+    "priority": _is_one_of(0),
+    "modalities": _is_one_of(["text"]),
+    "audio": _is_empty,
+    "web_search_options": _is_empty,
+    "prediction": _is_empty,
+}
+# These change nothing in an answer, so there is nothing to warn of.
+_WITHOUT_EFFECT = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier", "parallel_tool_calls"})
+
+
+def refuse_unserved(fields: Mapping[str, Any]) -> None:
+    """Refuse fields whose meaning is known but not implemented.
+
+    Args:
+        fields: those of a request that its model does not name.
+
+    Raises:
+        UserError: naming the first such field.
+    """
+    for name, value in fields.items():
+        is_harmless = _HARMLESS.get(name)
+        if is_harmless is not None and not is_harmless(value):
+            raise UserError(f"{name} is not served by this version, got {shorten(value)}.", param=name)
+
+
+class UnknownFields:
+    """Warns once of each field that nobody reads."""
+
+    def __init__(self) -> None:
+        self._warned: set[str] = set()
+
+    def warn(self, fields: Mapping[str, Any]) -> None:
+        """Log the names that are new."""
+        new = set(fields) - _HARMLESS.keys() - _WITHOUT_EFFECT - self._warned
+        if new and len(self._warned) < _MAX_WARNED:
+            self._warned |= new
+            names = ", ".join(shorten(name) for name in sorted(new)[:10])
+            _logger.warning("Ignored unknown fields of a request: %s (said once).", names)
