@@ -1,0 +1,257 @@
+"""Small random checkpoints in the layouts that exist in the wild, made with Hugging Face's own classes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from torch import Tensor, nn
+from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLConfig
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLForConditionalGeneration
+
+SPECIAL_TOKENS = (
+    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>",
+    "<|box_end|>", "<|quad_start|>", "<|quad_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>",
+    "<|image_pad|>", "<|video_pad|>",
+)  # fmt: skip
+
+_CORPUS = (
+    "The picture shows a small red house beside a river, with two trees and a bridge.",
+    "What do you see in this image? Describe it in one short sentence, please.",
+    "There are 3 cats, 12 dogs and 456 birds; the answer is 789.",
+    "Ein Bild sagt mehr als tausend Worte: schöne Grüße aus Zürich!",
+    "一张图片胜过千言万语。 Привет, мир! 🙂🚀",
+    'def main() -> None:\n    print("Hello, world!")\n',
+)
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+CHAT_TEMPLATE = """\
+{%- if messages[0].role != 'system' %}<|im_start|>system
+You are a helpful assistant.<|im_end|>
+{% endif %}
+{%- for message in messages %}<|im_start|>{{ message.role }}
+{% if message.content is string %}{{ message.content }}{% else %}
+{%- for part in message.content %}
+{%- if part.type in ('image', 'image_url') %}<|vision_start|><|image_pad|><|vision_end|>
+{%- elif part.type in ('video', 'video_url') %}<|vision_start|><|video_pad|><|vision_end|>
+{%- else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+IMAGE_PROCESSOR = {
+    "image_processor_type": "Qwen2VLImageProcessor",
+    "do_resize": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "do_convert_rgb": True,
+    "rescale_factor": 1 / 255,
+    "resample": 3,
+    "patch_size": 14,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+    "min_pixels": 3136,
+    "max_pixels": 301056,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a checkpoint is laid out on disk."""
+
+    config: Literal["flat", "nested"] = "flat"
+    names: Literal["hub", "transformers5"] = "hub"
+    num_shards: int = 1
+    dtype: torch.dtype = torch.float32
+    has_lm_head: bool = True
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A checkpoint's folder and Hugging Face's model with the same weights, in float32."""
+
+    folder: Path
+    reference: Any
+
+
+def make_tokenizer() -> Tokenizer:
+    """A byte-level BPE tokenizer with Qwen's special tokens after its vocabulary."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_WORDS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(_CORPUS, trainer)
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    return tokenizer
+
+
+def qwen2_5_vl_config(tokenizer: Tokenizer, *, tied: bool = False, **text: Any) -> dict[str, Any]:
+    """``config.json`` of a small Qwen2.5-VL in the hub's flat form.
+
+    The sizes are chosen to be awkward: shards of the MLPs and of the vocabulary are uneven on 4 ranks, 4 ranks share
+    2 key-value heads, and windows of the tower have edges.
+    """
+    ids = {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS}
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 180,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]},
+    }
+    vision = {
+        "depth": 4,
+        "hidden_size": 64,
+        "num_heads": 8,
+        "intermediate_size": 90,
+        "fullatt_block_indexes": [1, 3],
+        "window_size": 112,
+        "out_hidden_size": 64,
+        "hidden_act": "silu",
+        "in_chans": 3,
+        "patch_size": 14,
+        "spatial_patch_size": 14,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "tokens_per_second": 2,
+        "model_type": "qwen2_5_vl",
+    }
+    return {
+        "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+        "model_type": "qwen2_5_vl",
+        "vocab_size": tokenizer.get_vocab_size() + 3,
+        "bos_token_id": ids["<|endoftext|>"],
+        "eos_token_id": ids["<|im_end|>"],
+        "vision_start_token_id": ids["<|vision_start|>"],
+        "vision_end_token_id": ids["<|vision_end|>"],
+        "vision_token_id": ids["<|vision_pad|>"],
+        "image_token_id": ids["<|image_pad|>"],
+        "video_token_id": ids["<|video_pad|>"],
+        "hidden_act": "silu",
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1000000.0,
+        "use_sliding_window": False,
+        "sliding_window": 4096,
+        "max_window_layers": 3,
+        "tie_word_embeddings": tied,
+        "vision_config": vision,
+        **sizes,
+        **text,
+    }
+
+
+def save_qwen2_5_vl(folder: Path, layout: Layout = Layout(), *, tied: bool = False, seed: int = 0) -> SavedModel:
+    """Write a small random Qwen2.5-VL checkpoint with tokenizer, chat template and processor."""
+    tokenizer = make_tokenizer()
+    raw = qwen2_5_vl_config(tokenizer, tied=tied)
+    config = Qwen2_5_VLConfig(**json.loads(json.dumps(raw)))
+    reference = Qwen2_5_VLForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
+    randomise(reference, seed, layout.dtype)
+    folder.mkdir(parents=True, exist_ok=True)
+    if layout.config == "flat":
+        write_json(folder / "config.json", raw)
+    else:
+        config.save_pretrained(folder)
+    tensors = {_rename(name, layout.names): tensor for name, tensor in reference.state_dict().items()}
+    if not layout.has_lm_head:
+        del tensors["lm_head.weight"]
+    save_weights(folder, {name: tensor.to(layout.dtype) for name, tensor in tensors.items()}, layout.num_shards)
+    write_json(folder / "generation_config.json", {"eos_token_id": [raw["eos_token_id"], raw["bos_token_id"]]})
+    write_json(folder / "preprocessor_config.json", IMAGE_PROCESSOR)
+    save_tokenizer(folder, tokenizer)
+    return SavedModel(folder, reference)
+
+
+def save_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
+    """Write the tokenizer's files as the hub's checkpoints have them."""
+    tokenizer.save(str(folder / "tokenizer.json"))
+    added = {
+        str(tokenizer.token_to_id(token)): {"content": token, "special": True, "lstrip": False, "rstrip": False,
+                                            "normalized": False, "single_word": False}
+        for token in SPECIAL_TOKENS
+    }  # fmt: skip
+    settings = {
+        "tokenizer_class": "Qwen2Tokenizer",
+        "model_max_length": 4096,
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "bos_token": None,
+        "add_bos_token": False,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+        "added_tokens_decoder": added,
+    }
+    write_json(folder / "tokenizer_config.json", settings)
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
+
+
+def randomise(model: nn.Module, seed: int, dtype: torch.dtype) -> None:
+    """Give every weight a sensible size, so that no two logits tie; the values are exact in ``dtype``."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in sorted(model.named_parameters()):
+            noise = torch.randn(weight.shape, generator=generator)
+            weight.copy_(_scaled(name, noise).to(dtype))
+    model.tie_weights()
+
+
+def _scaled(name: str, noise: Tensor) -> Tensor:
+    if name.endswith("bias"):
+        return 0.1 * noise
+    if noise.dim() == 1:  # norms
+        return 1 + 0.1 * noise
+    if "embed_tokens" in name or "lm_head" in name:
+        return 0.1 * noise
+    return noise / noise[0].numel() ** 0.5
+
+
+def _rename(name: str, names: str) -> str:
+    if names == "transformers5":
+        return name
+    return name.replace("model.visual.", "visual.").replace("model.language_model.", "model.")
+
+
+def save_weights(folder: Path, tensors: dict[str, Tensor], num_shards: int = 1) -> None:
+    """Write ``model.safetensors``, or an index and ``num_shards`` files."""
+    tensors = {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
+    if num_shards == 1:
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        return
+    weight_map = {}
+    for shard in range(num_shards):
+        own = dict(sorted(tensors.items())[shard::num_shards])
+        file = f"model-{shard + 1:05}-of-{num_shards:05}.safetensors"
+        save_file(own, folder / file, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(own, file)
+    write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": weight_map})
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write a JSON file."""
+    path.write_text(json.dumps(value, indent=2), encoding="utf-8")
+
+
+def edit_json(path: Path, edit: Callable[[dict[str, Any]], None]) -> None:
+    """Change a JSON file in place."""
+    value = json.loads(path.read_text(encoding="utf-8"))
+    edit(value)
+    write_json(path, value)

@@ -1,0 +1,37 @@
+"""Fixtures that the whole session shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.checkpoints import SavedModel, save_qwen2_5_vl
+from tests.ranks import RankPool
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Small tensors gain nothing from threads, and ranks share the cores."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def rank_pool() -> Iterator[RankPool]:
+    """Ranks over gloo; the processes live as long as the session."""
+    with RankPool() as pool:
+        yield pool
+
+
+@pytest.fixture(scope="session")
+def qwen2_5_vl(tmp_path_factory: pytest.TempPathFactory) -> SavedModel:
+    """A small random Qwen2.5-VL checkpoint in float32; not to be changed."""
+    return save_qwen2_5_vl(tmp_path_factory.mktemp("checkpoints") / "qwen2_5_vl")
+
+
+@pytest.fixture
+def tied_qwen2_5_vl(tmp_path: Path) -> SavedModel:
+    """A fresh one whose input and output embeddings are one; may be changed."""
+    return save_qwen2_5_vl(tmp_path / "tied", tied=True)

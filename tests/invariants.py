@@ -1,0 +1,173 @@
+"""What is true of every family, to be asserted with a family's own ingredients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chiasm.dist.group import SOLO, Group
+from chiasm.models.entry import VisionLanguageModel
+from chiasm.models.loader import load_model
+from chiasm.ops.paged_attention import KVCache, SequenceRows, build_batch
+from chiasm.schema.facts import ModelFacts
+from tests.prompts import Prompt
+from tests.ranks import RankPool
+
+CPU = torch.device("cpu")
+BLOCK_SIZE = 8
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family under test.
+
+    Attributes:
+        folder: a small checkpoint of it, in float32.
+        facts: of that checkpoint.
+        model: loaded in float32 on one rank.
+        reference_features: prompt -> features of its media by Hugging Face, [tokens, d].
+        reference_logits: prompt -> logits of all its tokens by Hugging Face, [n, vocabulary].
+    """
+
+    folder: Path
+    facts: ModelFacts
+    model: VisionLanguageModel
+    reference_features: Callable[[Prompt], Tensor]
+    reference_logits: Callable[[Prompt], Tensor]
+
+
+@torch.inference_mode()
+def encode(model: VisionLanguageModel, prompts: Sequence[Prompt]) -> Tensor:
+    """Features of all media of all prompts, packed: [tokens, d]."""
+    pixels = torch.from_numpy(np.concatenate([rows for prompt in prompts for rows in prompt.pixels]))
+    return model.encode_vision(pixels, [grid for prompt in prompts for grid in prompt.grids])
+
+
+@torch.inference_mode()
+def embed(model: VisionLanguageModel, prompt: Prompt) -> Tensor:
+    """[n, d], features in place."""
+    embeds = model.embed_tokens(torch.tensor(prompt.token_ids))
+    if prompt.items:
+        rows = [row for item in prompt.items for row in range(item.offset, item.end)]
+        embeds[rows] = encode(model, [prompt])
+    return embeds
+
+
+@torch.inference_mode()
+def run_decoder(
+    model: VisionLanguageModel, prompts: Sequence[Prompt], *, chunks: Sequence[int] = (), dtype: torch.dtype
+) -> list[Tensor]:
+    """Hidden states [n, d] of each prompt, all computed in one batch, chunk by chunk.
+
+    Args:
+        model: under test.
+        prompts: they share the batch.
+        chunks: tokens of every prompt in each step; the rest comes in a last one.
+        dtype: of the cache.
+    """
+    embeds = [embed(model, prompt) for prompt in prompts]
+    positions = [torch.from_numpy(model.rope_positions(len(p.token_ids), p.items).positions) for p in prompts]
+    tables, num_blocks = _block_tables([len(prompt.token_ids) for prompt in prompts])
+    shape = (num_blocks, BLOCK_SIZE, model.num_kv_heads, model.head_dim)
+    caches = [KVCache.empty(*shape, dtype, CPU) for _ in range(model.num_layers)]
+    hidden: list[list[Tensor]] = [[] for _ in prompts]
+    for parts in _steps([len(prompt.token_ids) for prompt in prompts], chunks):
+        rows = [SequenceRows(start, stop - start, tables[index]) for index, start, stop in parts]
+        out = model.forward(
+            torch.cat([embeds[index][start:stop] for index, start, stop in parts]),
+            torch.cat([positions[index][:, start:stop] for index, start, stop in parts], dim=1),
+            caches,
+            build_batch(rows, BLOCK_SIZE, CPU),
+        )
+        for (index, _, _), own in zip(parts, out.split([r.num_new_tokens for r in rows]), strict=True):
+            hidden[index].append(own)
+    return [torch.cat(pieces) for pieces in hidden]
+
+
+def _block_tables(lengths: Sequence[int]) -> tuple[list[list[int]], int]:
+    """Blocks in order for every second sequence, backwards for the others: both ways of reading the cache."""
+    tables: list[list[int]] = []
+    first = 1
+    for index, length in enumerate(lengths):
+        blocks = list(range(first, first - (-length // BLOCK_SIZE)))
+        tables.append(blocks[::-1] if index % 2 else blocks)
+        first += len(blocks)
+    return tables, first
+
+
+def _steps(lengths: Sequence[int], chunks: Sequence[int]) -> Iterator[list[tuple[int, int, int]]]:
+    """(sequence, start, stop) of each step's parts."""
+    start = 0
+    for chunk in (*chunks, max(lengths)):
+        parts = [(i, min(start, length), min(start + chunk, length)) for i, length in enumerate(lengths)]
+        parts = [part for part in parts if part[1] < part[2]]
+        if parts:
+            yield parts
+        start += chunk
+
+
+def logits_equal_reference(family: Family, prompt: Prompt, tolerance: float = 1e-4) -> None:
+    """Logits of every token equal Hugging Face's, and so does every greedy choice."""
+    [hidden] = run_decoder(family.model, [prompt], dtype=torch.float32)
+    logits = family.model.compute_logits(hidden)
+    expected = family.reference_logits(prompt)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=tolerance)
+    assert torch.equal(logits.argmax(-1), expected.argmax(-1))
+
+
+def features_equal_reference(family: Family, prompt: Prompt, tolerance: float = 1e-4) -> None:
+    """Features of every item equal Hugging Face's."""
+    torch.testing.assert_close(
+        encode(family.model, [prompt]), family.reference_features(prompt), rtol=0, atol=tolerance
+    )
+
+
+def chunked_equals_whole(family: Family, prompt: Prompt, chunks: Sequence[int]) -> None:
+    """Prefilling in chunks, and decoding, gives what one prefill gives."""
+    [whole] = run_decoder(family.model, [prompt], dtype=torch.float32)
+    [chunked] = run_decoder(family.model, [prompt], chunks=chunks, dtype=torch.float32)
+    torch.testing.assert_close(chunked, whole, rtol=0, atol=1e-5)
+
+
+def batch_equals_single(family: Family, prompts: Sequence[Prompt], chunks: Sequence[int] = ()) -> None:
+    """A batch gives what its prompts give one by one."""
+    together = run_decoder(family.model, prompts, chunks=chunks, dtype=torch.float32)
+    for prompt, hidden in zip(prompts, together, strict=True):
+        [alone] = run_decoder(family.model, [prompt], dtype=torch.float32)
+        torch.testing.assert_close(hidden, alone, rtol=0, atol=1e-5)
+
+
+def packed_equals_alone(family: Family, prompts: Sequence[Prompt]) -> None:
+    """Units that are encoded together have the features that they have alone."""
+    alone = [encode(family.model, [prompt]) for prompt in prompts]
+    torch.testing.assert_close(encode(family.model, prompts), torch.cat(alone), rtol=0, atol=1e-5)
+
+
+Sharding = tuple[bool, bool]
+"""Whether the language model, and whether the tower, is sharded over all ranks."""
+
+
+def sharded_equals_whole(
+    family: Family, pool: RankPool, size: int, prompts: Sequence[Prompt], sharding: Sharding, dtype: torch.dtype
+) -> None:
+    """Features and hidden states on ``size`` ranks equal those of one rank, on every rank."""
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-5
+    expected = _compute_on_rank(SOLO, family.folder, prompts, sharding, dtype)
+    for computed in pool.run(size, _compute_on_rank, family.folder, prompts, sharding, dtype):
+        torch.testing.assert_close(computed, expected, rtol=0, atol=tolerance)
+
+
+def _compute_on_rank(
+    group: Group, folder: Path, prompts: Sequence[Prompt], sharding: Sharding, dtype: torch.dtype
+) -> list[Tensor]:
+    """Features, hidden states and logits of the prompts."""
+    text_group, vision_group = (group if is_sharded else SOLO for is_sharded in sharding)
+    model = load_model(folder, dtype=dtype, device=CPU, text_group=text_group, vision_group=vision_group).model
+    hidden = run_decoder(model, prompts, chunks=(7, 1), dtype=dtype)
+    logits = model.compute_logits(hidden[-1])
+    return [encode(model, prompts), *hidden, *([logits] if dtype == torch.float32 else [])]

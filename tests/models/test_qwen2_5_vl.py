@@ -1,0 +1,112 @@
+"""Qwen2.5-VL against Hugging Face, and against itself on more ranks and in other batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from chiasm.models.loader import load_model
+from tests import invariants
+from tests.checkpoints import IMAGE_PROCESSOR, SavedModel
+from tests.invariants import CPU, Family
+from tests.prompts import Prompt, make_prompt
+from tests.ranks import RankPool
+
+# Pieces of prompts: a number of text tokens, or the patch grid of an image.
+PROMPTS = {
+    "text": [19],
+    "one token": [1],
+    "one image": [5, (1, 10, 12), 7],
+    "two images of different sizes": [3, (1, 8, 8), 4, (1, 14, 6), 9],
+    "images side by side": [(1, 4, 4), (1, 4, 4), 1],
+    "one merge block": [2, (1, 2, 2), 2],
+    "one row of merge blocks": [2, (1, 2, 26), 2],
+    "one column of merge blocks": [2, (1, 26, 2), 2],
+    "a ribbon, 28 x 1988 pixels": [4, (1, 2, 142), 3],
+    "several frames": [3, (3, 6, 10), 5],
+    "more frames than rows and columns": [2, (5, 4, 4), 3],
+}
+WITH_IMAGES = [name for name, pieces in PROMPTS.items() if any(isinstance(piece, tuple) for piece in pieces)]
+
+
+def pixel_values(prompt: Prompt) -> Tensor:
+    """What Hugging Face's processor makes of the bytes."""
+    rows = np.concatenate(prompt.pixels).reshape(-1, 3, 392).astype(np.float32)
+    mean, std = (np.array(IMAGE_PROCESSOR[key])[:, None] for key in ("image_mean", "image_std"))
+    return torch.from_numpy(((rows / 255 - mean) / std).reshape(-1, 1176)).float()
+
+
+@pytest.fixture(scope="module")
+def family(qwen2_5_vl: SavedModel) -> Family:
+    loaded = load_model(qwen2_5_vl.folder, dtype=torch.float32, device=CPU)
+    reference = qwen2_5_vl.reference
+
+    @torch.inference_mode()
+    def features(prompt: Prompt) -> Tensor:
+        grids = torch.tensor([item.thw for item in prompt.items])
+        return reference.model.visual(pixel_values(prompt), grid_thw=grids).pooler_output
+
+    @torch.inference_mode()
+    def logits(prompt: Prompt) -> Tensor:
+        ids = torch.tensor([prompt.token_ids])
+        media = {}
+        if prompt.items:
+            media["pixel_values"] = pixel_values(prompt)
+            media["image_grid_thw"] = torch.tensor([item.thw for item in prompt.items])
+        types = (ids == loaded.facts.image_token_id).int()
+        return reference(input_ids=ids, mm_token_type_ids=types, use_cache=False, **media).logits[0]
+
+    return Family(qwen2_5_vl.folder, loaded.facts, loaded.model, features, logits)
+
+
+def prompt_of(family: Family, name: str) -> Prompt:
+    return make_prompt(family.facts, PROMPTS[name])
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_logits_equal_hugging_face(family: Family, name: str) -> None:
+    invariants.logits_equal_reference(family, prompt_of(family, name))
+
+
+@pytest.mark.parametrize("name", WITH_IMAGES)
+def test_features_equal_hugging_face(family: Family, name: str) -> None:
+    invariants.features_equal_reference(family, prompt_of(family, name))
+
+
+@pytest.mark.parametrize("chunks", [(1, 1, 1), (8, 8, 8), (5, 17, 1, 1), (40, 1, 1, 1)])
+def test_chunked_prefill_equals_whole(family: Family, chunks: tuple[int, ...]) -> None:
+    invariants.chunked_equals_whole(family, prompt_of(family, "one image"), chunks)
+
+
+@pytest.mark.parametrize("chunks", [(), (6, 1, 1, 30)])
+def test_batch_equals_single(family: Family, chunks: tuple[int, ...]) -> None:
+    names = ["text", "one image", "one token", "several frames", "two images of different sizes"]
+    invariants.batch_equals_single(family, [prompt_of(family, name) for name in names], chunks)
+
+
+def test_packed_units_equal_units_alone(family: Family) -> None:
+    invariants.packed_equals_alone(family, [prompt_of(family, name) for name in WITH_IMAGES])
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_rope_positions_equal_hugging_face(family: Family, qwen2_5_vl: SavedModel, name: str) -> None:
+    prompt = prompt_of(family, name)
+    ids = torch.tensor([prompt.token_ids])
+    grids = torch.tensor([item.thw for item in prompt.items]) if prompt.items else None
+    types = (ids == family.facts.image_token_id).int()
+    expected, delta = qwen2_5_vl.reference.model.get_rope_index(ids, types, image_grid_thw=grids)
+    computed = family.model.rope_positions(len(prompt.token_ids), prompt.items)
+    assert np.array_equal(computed.positions, expected[:, 0].numpy())
+    assert computed.delta == delta.item()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("sharding", [(True, False), (False, True)], ids=["text", "tower"])
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_sharded_equals_one_rank(
+    family: Family, rank_pool: RankPool, size: int, sharding: invariants.Sharding, dtype: torch.dtype
+) -> None:
+    prompts = [prompt_of(family, name) for name in ("text", "two images of different sizes")]
+    invariants.sharded_equals_whole(family, rank_pool, size, prompts, sharding, dtype)

@@ -1,0 +1,64 @@
+"""Prompts with random text and random pictures, before any tokenizer or image processor."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from chiasm.schema.facts import ModelFacts
+from chiasm.schema.media import MediaItem, PixelRef, Unit
+
+Grid = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids with every placeholder in place, the media, and the pixels: uint8 [rows, row_bytes] for each item."""
+
+    token_ids: tuple[int, ...]
+    items: tuple[MediaItem, ...]
+    pixels: tuple[npt.NDArray[np.uint8], ...]
+
+    @property
+    def grids(self) -> list[tuple[int, int]]:
+        """Of every unit of every item."""
+        return [unit.grid for item in self.items for unit in item.units]
+
+
+def make_prompt(facts: ModelFacts, pieces: Sequence[int | Grid], *, seed: int | None = None) -> Prompt:
+    """A prompt from pieces: a number of text tokens, or the patch grid (time, rows, columns) of a random item.
+
+    The seed follows from the pieces unless it is given.
+    """
+    rng = np.random.default_rng(zlib.crc32(repr(pieces).encode()) if seed is None else seed)
+    start_token, end_token = facts.media_token_ids[:2]
+    token_ids: list[int] = []
+    items = []
+    pixels = []
+    for piece in pieces:
+        if isinstance(piece, int):
+            token_ids += rng.integers(0, min(facts.media_token_ids), piece).tolist()
+            continue
+        item = _item(facts, piece, len(token_ids) + 1)
+        token_ids += [start_token, *[facts.image_token_id] * item.num_tokens, end_token]
+        items.append(item)
+        pixels.append(_picture(rng, piece, facts))
+    return Prompt(tuple(token_ids), tuple(items), tuple(pixels))
+
+
+def _item(facts: ModelFacts, grid: Grid, offset: int) -> MediaItem:
+    time, rows, columns = grid
+    num_tokens = rows * columns // facts.processor.merge_size**2
+    pixels = [
+        PixelRef("", index * rows * columns, rows * columns, facts.processor.row_bytes) for index in range(time)
+    ]
+    units = tuple(Unit(f"{grid}/{index}", (rows, columns), num_tokens, ref) for index, ref in enumerate(pixels))
+    return MediaItem("image", offset, time * num_tokens, units)
+
+
+def _picture(rng: np.random.Generator, grid: Grid, facts: ModelFacts) -> npt.NDArray[np.uint8]:
+    return rng.integers(0, 256, (grid[0] * grid[1] * grid[2], facts.processor.row_bytes), dtype=np.uint8)
