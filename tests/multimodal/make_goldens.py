@@ -1,0 +1,45 @@
+"""Writes goldens.json: what Hugging Face's torchvision-backed processor of Qwen2-VL makes of the test pictures.
+
+Run it where torch, torchvision, transformers and scikit-image are installed; it does not import chiasm:
+
+    python tests/multimodal/make_goldens.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from pictures import CASES, FILES, make_picture, packaged_file
+from PIL import Image
+from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
+
+
+def golden(picture, min_pixels=56 * 56, max_pixels=28 * 28 * 1280, patch_size=14):
+    processor = Qwen2VLImageProcessor(
+        size={"shortest_edge": min_pixels, "longest_edge": max_pixels},
+        patch_size=patch_size,
+        do_rescale=False,
+        do_normalize=False,
+    )
+    output = processor(images=[picture], return_tensors="pt")
+    rows = output["pixel_values"].contiguous().numpy()
+    assert rows.dtype == "uint8"
+    _, height, width = output["image_grid_thw"][0].tolist()
+    return {"grid": [height, width], "sha256": hashlib.sha256(rows.tobytes()).hexdigest()}
+
+
+def main():
+    goldens = {}
+    for case in CASES:
+        picture = Image.fromarray(make_picture(case.kind, case.height, case.width))
+        goldens[case.name] = golden(picture, case.min_pixels, case.max_pixels, case.patch_size)
+    for name in FILES:
+        goldens[name] = golden(Image.open(packaged_file(name)))
+    path = Path(__file__).with_name("goldens.json")
+    path.write_text(json.dumps(goldens, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

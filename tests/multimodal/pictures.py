@@ -1,0 +1,70 @@
+"""Pictures for tests, the same in every environment: made from whole numbers, or packaged with scikit-image."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Case:
+    """A made-up picture and the limits to process it with."""
+
+    kind: str
+    height: int
+    width: int
+    min_pixels: int = 56 * 56
+    max_pixels: int = 28 * 28 * 1280
+    patch_size: int = 14
+
+    @property
+    def name(self):
+        return f"{self.kind} {self.height}x{self.width} in {self.min_pixels}..{self.max_pixels} by {self.patch_size}"
+
+
+CASES = (
+    Case("noise", 1, 1),
+    Case("noise", 1, 200),
+    Case("noise", 200, 1),
+    Case("noise", 3, 600),
+    Case("smooth", 600, 3),
+    Case("noise", 10, 2000),
+    Case("noise", 2000, 10),
+    Case("smooth", 37, 511),
+    Case("noise", 37, 511),
+    Case("smooth", 480, 640),
+    Case("noise", 480, 640),
+    Case("noise", 448, 448),
+    Case("noise", 28, 28),
+    Case("noise", 42, 70),  # halves: rounded to even multiples of a block
+    Case("smooth", 5, 7, min_pixels=200_000),
+    Case("noise", 90, 120, min_pixels=700_000),
+    Case("noise", 1500, 2000, max_pixels=50_000),
+    Case("smooth", 2000, 1500),
+    Case("noise", 1000, 9, max_pixels=3_136),
+    Case("noise", 333, 777, min_pixels=56 * 56, max_pixels=56 * 56),
+    Case("noise", 480, 640, patch_size=16),
+    Case("smooth", 37, 511, patch_size=16),
+)
+
+FILES = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "retina.jpg", "camera.png", "text.png")
+
+
+def make_picture(kind, height, width):
+    """[height, width, 3] uint8: independent values ("noise") or slow waves with hard edges ("smooth")."""
+    if kind == "noise":
+        data = np.random.RandomState(height * 10_007 + width).bytes(height * width * 3)
+        return np.frombuffer(data, np.uint8).reshape(height, width, 3).copy()
+    y, x, c = np.ogrid[:height, :width, :3]
+    waves = (x * x // 97 + y * y // 53 + x * y // 31 + 71 * c) % 256
+    blocks = 90 * ((x // 40 + y // 25 + c) % 2)
+    return ((waves + blocks) // 2).astype(np.uint8)
+
+
+def packaged_file(name):
+    """The path of a picture in scikit-image's package, without importing it."""
+    spec = importlib.util.find_spec("skimage")
+    return Path(spec.origin).parent / "data" / name
