@@ -29,7 +29,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
         num_workers: preprocessing processes; 0 chooses by the number of cores.
     """
 
-    limit_mm_per_prompt: dict[str, int] = {"image": 32}
+    limit_mm_per_prompt: dict[str, int] = msgspec.field(default_factory=lambda: {"image": 32})
     mm_processor_kwargs: dict[str, int] = {}
     allowed_local_media_path: str | None = None
     allowed_media_hosts: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     tensor_parallel_size: int = 1
     mm_encoder_tp_mode: Literal["weights", "data", "auto"] = "auto"
     seed: int = 0
-    media: MediaConfig = MediaConfig()
+    media: MediaConfig = msgspec.field(default_factory=MediaConfig)
 
     def __post_init__(self) -> None:
         """Check every range."""

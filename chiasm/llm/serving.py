@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from chiasm.engine.frontend.client import CoreClient
 from chiasm.engine.frontend.frontend import Frontend, TextFiles
 from chiasm.engine.frontend.leases import PixelGauge, PixelLease, discard_items, pixel_bytes
 from chiasm.engine.frontend.media_loader import MediaLoader
-from chiasm.schema.chat import ChatMessage, PreparedPrompt
+from chiasm.schema.chat import ChatMessage, ImagePart, PreparedPrompt
 from chiasm.schema.facts import ModelFacts
+from chiasm.schema.media import PatchProcessorSpec, ProcessedItem
 from chiasm.schema.output import EngineStats, RequestOutput, SequenceDelta
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.sampling import MAX_SEED, SamplingParams
@@ -140,23 +141,31 @@ class AsyncLLM:
             continue_final_message=continue_final_message,
             chat_template_kwargs=chat_template_kwargs,
         )
-        await self._gauge.wait_for_room()
-        items = await self._processes.loader.load(parts, spec)
-        placed = [item.placed_at(0) for item in items]
-        self._gauge.add(pixel_bytes(placed))
-        try:
-            return self._frontend.prepare_chat(rendered, items, cache_salt)
-        except BaseException:
-            discard_items(placed, self._gauge)
-            raise
+        items = await self._load(parts, spec)
+        return self._place(lambda: self._frontend.prepare_chat(rendered, items, cache_salt), items)
 
-    async def prepare_completion(self, prompt: str | Sequence[int], *, cache_salt: str = "") -> PreparedPrompt:
-        """Tokenise a plain prompt, or check one that is token ids already; it has no images.
+    async def prepare_completion(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        images: Sequence[ImagePart] = (),
+        mm_processor_kwargs: Mapping[str, int] = {},
+        cache_salt: str = "",
+    ) -> PreparedPrompt:
+        """Tokenise a plain prompt, or check one that is token ids already.
+
+        Args:
+            prompt: with images, it holds one placeholder token for each.
+            images: its images, in order.
+            mm_processor_kwargs: of the images.
+            cache_salt: see ``EngineRequest``.
 
         Raises:
-            UserError: if it holds a token that stands for media, or is too long.
+            UserError: if its placeholders and images do not match, or it is too long.
         """
-        return self._frontend.prepare_completion(prompt, cache_salt=cache_salt)
+        self._frontend.check_num_images(len(images))
+        items = await self._load(images, self._frontend.processor(mm_processor_kwargs))
+        return self._place(lambda: self._frontend.prepare_completion(prompt, items, cache_salt), items)
 
     async def release(self, prompt: PreparedPrompt) -> None:
         """Free what a prepared prompt holds, if it will not be given to ``generate`` after all."""
@@ -206,6 +215,27 @@ class AsyncLLM:
     async def shutdown(self) -> None:
         """Stop the engine and its processes."""
         await self._processes.stop()
+
+    async def _load(self, parts: Sequence[ImagePart], spec: PatchProcessorSpec) -> list[ProcessedItem]:
+        """Load images, with room for the largest that they can be reserved first and cut to what they are after."""
+        if not parts:
+            return []
+        reserved = len(parts) * spec.max_bytes
+        await self._gauge.reserve(reserved)
+        try:
+            items = await self._processes.loader.load(parts, spec)
+        except BaseException:
+            self._gauge.release(reserved)
+            raise
+        self._gauge.release(reserved - pixel_bytes([item.placed_at(0) for item in items]))
+        return items
+
+    def _place(self, prepare: Callable[[], PreparedPrompt], items: Sequence[ProcessedItem]) -> PreparedPrompt:
+        try:
+            return prepare()
+        except BaseException:
+            discard_items([item.placed_at(0) for item in items], self._gauge)
+            raise
 
     def _sequences(self, prompt: PreparedPrompt, sampling: SamplingParams) -> list[EngineRequest]:
         name = f"seq-{next(self._names)}"

@@ -103,6 +103,11 @@ class PatchProcessorSpec(msgspec.Struct, frozen=True):
         """Most tokens that one image can take."""
         return self.max_pixels // (self.patch_size * self.merge_size) ** 2
 
+    @property
+    def max_bytes(self) -> int:
+        """Most bytes of pixels that one image can take."""
+        return self.max_pixels // self.patch_size**2 * self.row_bytes
+
 
 class ProcessedItem(msgspec.Struct, frozen=True):
     """An item as the preprocessing pool returns it, before its place in the prompt is known."""

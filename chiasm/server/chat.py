@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from msgspec import UNSET
 from starlette.responses import Response
 
+from chiasm.engine.frontend.messages import parse_messages
 from chiasm.schema.chat import ChatMessage
 from chiasm.schema.output import CompletionOutput
 from chiasm.schema.sampling import SamplingParams
@@ -17,7 +18,6 @@ from chiasm.server.answers import Tally
 from chiasm.server.body import read_request
 from chiasm.server.generation import Outputs, run_prompt
 from chiasm.server.logprobs import chat_logprobs
-from chiasm.server.messages import parse_messages
 from chiasm.server.metrics import RequestWatch
 from chiasm.server.openapi import body_schema
 from chiasm.server.requests import ChatRequest

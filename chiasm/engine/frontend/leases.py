@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 
 from chiasm.multimodal.pixels import discard_pixels
@@ -10,29 +11,43 @@ from chiasm.schema.media import MediaItem
 
 
 class PixelGauge:
-    """Counts the pixels of all live requests, so that new ones wait while there are too many.
+    """Bounds the pixels of all live requests: new ones wait, in order, while there are too many.
 
     Args:
-        limit: bytes from which new requests wait. Those under way finish preparing, so it can be exceeded by a few.
+        limit: bytes that may be reserved at a time; a larger request is let in when it is alone.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._num_bytes = 0
-        self._has_room = asyncio.Event()
-        self._has_room.set()
+        self._reserved = 0
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
 
-    async def wait_for_room(self) -> None:
-        """Return once there are fewer bytes than the limit."""
-        await self._has_room.wait()
+    async def reserve(self, num_bytes: int) -> None:
+        """Return once there is room, with the room taken; ``release`` gives it back."""
+        if not self._waiting and self._fits(num_bytes):
+            self._reserved += num_bytes
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((turn, num_bytes))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # its turn came in the same moment
+                self.release(num_bytes)
+            else:
+                self._waiting.remove((turn, num_bytes))
+            raise
 
-    def add(self, num_bytes: int) -> None:
-        """Pixels were written, or with a negative number deleted."""
-        self._num_bytes += num_bytes
-        if self._num_bytes < self._limit:
-            self._has_room.set()
-        else:
-            self._has_room.clear()
+    def release(self, num_bytes: int) -> None:
+        """Pixels are gone, or were fewer than reserved; those who wait move up."""
+        self._reserved -= num_bytes
+        while self._waiting and self._fits(self._waiting[0][1]):
+            turn, wanted = self._waiting.popleft()
+            self._reserved += wanted
+            turn.set_result(None)
+
+    def _fits(self, num_bytes: int) -> bool:
+        return self._reserved == 0 or self._reserved + num_bytes <= self._limit
 
 
 class PixelLease:
@@ -41,7 +56,7 @@ class PixelLease:
     Args:
         items: the prompt's media.
         num_holders: sequences that read them.
-        gauge: told when they are gone.
+        gauge: holds a reservation of exactly their size.
     """
 
     def __init__(self, items: Sequence[MediaItem], num_holders: int, gauge: PixelGauge) -> None:
@@ -57,10 +72,10 @@ class PixelLease:
 
 
 def discard_items(items: Sequence[MediaItem], gauge: PixelGauge) -> None:
-    """Delete the files of a prompt that no sequence reads."""
+    """Delete the files of a prompt that no sequence reads, and give back their room."""
     for item in items:
         discard_pixels(item)
-    gauge.add(-pixel_bytes(items))
+    gauge.release(pixel_bytes(items))
 
 
 def pixel_bytes(items: Sequence[MediaItem]) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chiasm.config.engine import MediaConfig
-from chiasm.errors import refuse
 from chiasm.multimodal.fetch import MediaFetcher
+from chiasm.multimodal.in_memory import source_of_object
 from chiasm.multimodal.pixels import discard_pixels
 from chiasm.multimodal.pool import PreprocessPool
 from chiasm.multimodal.sources import MediaSource, RemoteUrl, parse_source
@@ -55,9 +55,13 @@ class MediaLoader:
         await self._pool.close()
 
     async def _load_one(self, part: ImagePart, spec: PatchProcessorSpec) -> ProcessedItem:
+        media = self._media
         if not isinstance(part.source, str):
-            refuse(part.param, type(part.source).__name__, "a URL")
-        source = parse_source(part.source, max_bytes=self._media.max_media_bytes, param=part.param)
-        if isinstance(source, RemoteUrl):
-            source = MediaSource("bytes", await self._fetcher.fetch(source.url, part.param))
-        return await self._pool.process(source, spec, part.param)
+            source = await asyncio.to_thread(
+                source_of_object, part.source, max_pixels=media.max_image_pixels, param=part.param
+            )
+            return await self._pool.process(source, spec, part.param)
+        parsed = parse_source(part.source, max_bytes=media.max_media_bytes, param=part.param)
+        if isinstance(parsed, RemoteUrl):
+            parsed = MediaSource("bytes", await self._fetcher.fetch(parsed.url, part.param))
+        return await self._pool.process(parsed, spec, part.param)

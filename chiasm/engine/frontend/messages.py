@@ -12,13 +12,14 @@ MAX_PARTS = 4096  # in all messages of a request
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _TEXT_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
-_IMAGE_TYPES = ("image_url", "input_image")
-_PART_TYPES = (*_TEXT_FIELDS, *_IMAGE_TYPES)
+# The last two are the spellings of scripts, where the field may hold a picture itself and not only a URL.
+_IMAGE_FIELDS = {"image_url": "image_url", "input_image": "image_url", "image": "image", "image_pil": "image_pil"}
+_PART_TYPES = (*_TEXT_FIELDS, *_IMAGE_FIELDS)
 _EXTRA = ("name", "tool_calls", "tool_call_id", "reasoning")
 
 
 def parse_messages(messages: Sequence[object]) -> tuple[ChatMessage, ...]:
-    """The conversation of a chat request.
+    """The conversation of a chat request, from a client or from a script.
 
     Raises:
         UserError: naming the message and the part at fault.
@@ -58,10 +59,11 @@ def _parse_part(part: object, param: str) -> ContentPart:
     if not isinstance(part, dict):
         refuse(param, part, "a string or an object with a type")
     kind = part.get("type", _guess_type(part))
-    if kind in _IMAGE_TYPES:
-        return _parse_image(part, f"{param}.image_url")
-    if not isinstance(kind, str) or kind not in _TEXT_FIELDS:
+    if not isinstance(kind, str) or kind not in _PART_TYPES:
         _refuse_type(kind, f"{param}.type")
+    if kind in _IMAGE_FIELDS:
+        field = _IMAGE_FIELDS[kind]
+        return _parse_image(part.get(field), f"{param}.{field}")
     field = _TEXT_FIELDS[kind]
     text = part.get(field)
     if not isinstance(text, str):
@@ -71,15 +73,14 @@ def _parse_part(part: object, param: str) -> ContentPart:
 
 def _guess_type(part: Mapping[str, Any]) -> str | None:
     """The type of a part that names none: some clients leave it to the one field there is."""
-    return next((kind for kind in ("text", "image_url", "video_url", "audio_url") if kind in part), None)
+    return next((kind for kind in ("text", "image_url", "image", "video_url", "audio_url") if kind in part), None)
 
 
-def _parse_image(part: Mapping[str, Any], param: str) -> ImagePart:
+def _parse_image(image: object, param: str) -> ImagePart:
     """An image; its ``detail`` is a hint for other servers' prices and has no meaning here."""
-    image = part.get("image_url")
     if isinstance(image, dict):
         image, param = image.get("url"), f"{param}.url"
-    if not isinstance(image, str) or not image:
+    if image is None or (isinstance(image, str) and not image):
         refuse(param, image, "a URL: http(s) or data:")
     return ImagePart(image, param)
 

@@ -1,0 +1,217 @@
+"""The engine as a script uses it: ``LLM(model).generate(prompts)``."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+from tqdm import tqdm
+
+from chiasm.engine.frontend.answers import merge_output
+from chiasm.errors import UserError
+from chiasm.llm.inputs import as_conversations, as_prompts
+from chiasm.llm.serving import AsyncLLM
+from chiasm.llm.settings import engine_config
+from chiasm.schema.chat import PreparedPrompt
+from chiasm.schema.output import RequestOutput
+from chiasm.schema.sampling import MAX_SEED, SamplingParams
+
+Result = TypeVar("Result")
+_Prepare = Callable[[], Coroutine[Any, Any, PreparedPrompt]]
+
+
+class LLM:
+    """A loaded model for offline use.
+
+    The engine runs in processes of its own and is stopped by ``close``, at the end of a ``with``, or with this
+    process.
+
+    Args:
+        model: folder of a checkpoint or a name on the Hugging Face hub; None takes the built-in one.
+        chat_template: a file or the text itself, in place of the checkpoint's.
+        revision: of a hub checkpoint.
+        settings: fields of ``EngineConfig`` and ``MediaConfig``, under the names of the server's flags, such as
+            ``tensor_parallel_size``, ``mm_encoder_tp_mode``, ``max_model_len`` and ``limit_mm_per_prompt``.
+
+    Raises:
+        UserError: for an unknown setting, a value out of range or a checkpoint that can't be loaded.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        chat_template: str | None = None,
+        revision: str | None = None,
+        **settings: Any,
+    ) -> None:
+        config = engine_config(model, settings, revision=revision)
+        self._seeds = random.Random(config.seed)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="chiasm-llm", daemon=True)
+        self._thread.start()
+        try:
+            self._engine = self._run(AsyncLLM.start(config, chat_template))
+        except BaseException:
+            self._stop_loop()
+            raise
+
+    def generate(
+        self,
+        prompts: Any,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Answer plain prompts.
+
+        Args:
+            prompts: one or a list of: a text; token ids; or a dict with ``prompt`` or ``prompt_token_ids``, and with
+                ``multi_modal_data`` (``{"image": picture or list of pictures}``, each a PIL image, a uint8 array
+                [height, width, 3] or a URL), ``mm_processor_kwargs`` and ``cache_salt``. The prompt has one
+                placeholder token for each image.
+            sampling_params: for all prompts, or a list with one for each; None takes the checkpoint's own.
+            use_tqdm: whether to show progress.
+
+        Returns:
+            One result per prompt, in order.
+
+        Raises:
+            UserError: for the first prompt that can't be served.
+        """
+        parsed = as_prompts(prompts)
+        prepares = [lambda p=prompt: self._engine.prepare_completion(**p._asdict()) for prompt in parsed]
+        return self._answer(prepares, sampling_params, use_tqdm)
+
+    def chat(
+        self,
+        messages: Any,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, int] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer conversations.
+
+        Args:
+            messages: one conversation or a list of them, in OpenAI's form; an image part may also hold a PIL image or
+                an array: ``{"type": "image", "image": picture}``.
+            sampling_params: for all conversations, or a list with one for each; None takes the checkpoint's own.
+            use_tqdm: whether to show progress.
+            add_generation_prompt: end the prompt with the head of an answer.
+            continue_final_message: go on with the last message instead.
+            chat_template_kwargs: names for the template.
+            mm_processor_kwargs: ``min_pixels`` and ``max_pixels`` of the images.
+
+        Returns:
+            One result per conversation, in order.
+
+        Raises:
+            UserError: for the first conversation that can't be served.
+        """
+        options: dict[str, Any] = {
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "chat_template_kwargs": chat_template_kwargs or {},
+            "mm_processor_kwargs": mm_processor_kwargs or {},
+        }
+        conversations = as_conversations(messages)
+        prepares = [lambda c=conversation: self._engine.prepare_chat(c, **options) for conversation in conversations]
+        return self._answer(prepares, sampling_params, use_tqdm)
+
+    def default_sampling_params(self) -> SamplingParams:
+        """What the checkpoint recommends, with answers up to the context's length."""
+        return SamplingParams(max_tokens=None, **self._engine.default_sampling)
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """What was chosen at start-up and why, a line each."""
+        return self._engine.summary
+
+    def close(self) -> None:
+        """Stop the engine. May be called twice."""
+        if self._thread.is_alive():
+            self._run(self._engine.shutdown())
+            self._stop_loop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _answer(
+        self,
+        prepares: Sequence[_Prepare],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        use_tqdm: bool,
+    ) -> list[RequestOutput]:
+        params = self._params_for(len(prepares), sampling_params)
+        with tqdm(
+            total=len(prepares), desc="Processed prompts", disable=not use_tqdm, dynamic_ncols=True
+        ) as progress:
+            return self._run(self._answer_all(prepares, params, progress))
+
+    async def _answer_all(
+        self, prepares: Sequence[_Prepare], params: Sequence[SamplingParams], progress: Any
+    ) -> list[RequestOutput]:
+        tasks = [
+            asyncio.create_task(self._answer_one(prepare, own, str(index), progress))
+            for index, (prepare, own) in enumerate(zip(prepares, params, strict=True))
+        ]
+        try:
+            return list(await asyncio.gather(*tasks))
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+
+    async def _answer_one(
+        self, prepare: _Prepare, params: SamplingParams, request_id: str, progress: Any
+    ) -> RequestOutput:
+        total: RequestOutput | None = None
+        async for news in self._engine.generate(await prepare(), params, request_id):
+            total = merge_output(total, news, params.n)
+        assert total is not None
+        progress.update()
+        return total
+
+    def _params_for(
+        self, count: int, params: SamplingParams | Sequence[SamplingParams] | None
+    ) -> list[SamplingParams]:
+        """One for each prompt; seeds are given in their order, so that a run can be repeated."""
+        if params is None:
+            params = self.default_sampling_params()
+        each = [params] * count if isinstance(params, SamplingParams) else list(params)
+        if len(each) != count:
+            raise UserError(f"sampling_params has {len(each)} entries for {count} prompts.", param="sampling_params")
+        drawn = [self._seeds.randrange(MAX_SEED) for _ in each]
+        return [
+            own if own.seed is not None else msgspec.structs.replace(own, seed=seed)
+            for own, seed in zip(each, drawn, strict=True)
+        ]
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine in the engine's loop; Ctrl-C cancels it there."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _stop_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
