@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +13,10 @@ import torch
 from torch import Tensor
 
 from chiasm.dist.group import SOLO, Group
-from chiasm.models.entry import VisionLanguageModel
-from chiasm.models.loader import load_model
+from chiasm.layers.weight import Placement, Weight
+from chiasm.models.entry import BuildContext, VisionLanguageModel
+from chiasm.models.loader import fill_model, load_model
+from chiasm.models.registry import Checkpoint
 from chiasm.ops.paged_attention import KVCache, SequenceRows, build_batch
 from chiasm.schema.facts import ModelFacts
 from tests.prompts import Prompt
@@ -146,6 +150,33 @@ def packed_equals_alone(family: Family, prompts: Sequence[Prompt]) -> None:
     """Units that are encoded together have the features that they have alone."""
     alone = [encode(family.model, [prompt]) for prompt in prompts]
     torch.testing.assert_close(encode(family.model, prompts), torch.cat(alone), rtol=0, atol=1e-5)
+
+
+def every_element_is_loaded_once(checkpoint: Checkpoint, text_group: Group, vision_group: Group) -> None:
+    """Parts of a weight do not overlap, and no element is left as it was allocated."""
+    context = BuildContext(
+        text=Placement(text_group, torch.float32, CPU),
+        vision=Placement(vision_group, torch.float32, CPU),
+        normalisation=checkpoint.normalisation,
+    )
+    with _empty_memory_is_nan():
+        model = checkpoint.entry.build(checkpoint.config, context)
+    fill_model(model, checkpoint.folder, lambda name: checkpoint.entry.module_name(name, checkpoint.config))
+    for path, weight in model.named_parameters():
+        assert isinstance(weight, Weight)
+        assert not weight.isnan().any(), path
+        taken = sorted((piece.target_start, piece.length) for part in weight.parts.values() for piece in part.pieces)
+        assert all(start + length <= after for (start, length), (after, _) in pairwise(taken)), path
+
+
+@contextmanager
+def _empty_memory_is_nan() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.empty(1).isnan()
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 Sharding = tuple[bool, bool]

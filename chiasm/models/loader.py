@@ -152,13 +152,17 @@ def _iterate_tensors(folder: Path) -> Iterator[tuple[str, _FileTensor]]:
                 for name in opened.keys():  # noqa: SIM118  # not a mapping
                     yield name, _FileTensor(opened.get_slice(name))
         except (OSError, SafetensorError) as error:
-            raise UserError(f"weights file {file.name} can't be read: {error}", param="model") from error
+            reason = error.strerror if isinstance(error, OSError) else error  # an OSError's text has the whole path
+            raise UserError(f"weights file {file.name} can't be read: {reason}", param="model") from error
 
 
 def _list_files(folder: Path) -> list[Path]:
     index = read_json(folder, _INDEX)
     if index is not None:
-        names = sorted({str(name) for name in index.get("weight_map", {}).values()})
+        weight_map = index.get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise UserError(f"{_INDEX} has no weight_map.", param="model")
+        names = sorted(set(map(str, weight_map.values())))
     else:
         names = sorted(path.name for path in folder.glob("*.safetensors"))
     if not names:

@@ -62,6 +62,7 @@ class VisionConfig(msgspec.Struct, frozen=True):
     window_size: int = 112
     out_hidden_size: int = 3584
     fullatt_block_indexes: tuple[int, ...] = (7, 15, 23, 31)
+    rope_parameters: dict[str, Any] = {}
 
     @property
     def head_dim(self) -> int:
@@ -94,6 +95,7 @@ class TextConfig(msgspec.Struct, frozen=True):
     max_position_embeddings: int = 32768
     rms_norm_eps: float = 1e-5
     use_sliding_window: bool = False
+    layer_types: tuple[str, ...] = ()
     eos_token_id: int | tuple[int, ...] = 151645
 
     @property
@@ -154,6 +156,8 @@ def _check_config(config: Config) -> None:
     require_setting("vision_config", "out_hidden_size", vision.out_hidden_size, [text.hidden_size])
     require_setting("text config", "hidden_act", text.hidden_act, ["silu"])
     require_setting("text config", "use_sliding_window", text.use_sliding_window, [False])
+    for layer_type in text.layer_types:
+        require_setting("text config", "layer_types", layer_type, ["full_attention"])
     if vision.hidden_size % vision.num_heads or text.hidden_size % text.num_attention_heads:
         raise UserError(
             "hidden_size of the checkpoint's config does not divide by its attention heads.", param="model"
@@ -261,7 +265,8 @@ class Tower(nn.Module):
     def __init__(self, config: VisionConfig, normalisation: PixelNormalisation, placement: Placement) -> None:
         super().__init__()
         self.config = config
-        self.frequencies = inverse_frequencies(config.head_dim // 2, 10000.0, placement.device)
+        theta = config.rope_parameters.get("rope_theta", 10000.0)
+        self.frequencies = inverse_frequencies(config.head_dim // 2, theta, placement.device)
         kernel = (config.temporal_patch_size, config.patch_size, config.patch_size)
         self.patch_embed = PatchEmbedding((config.hidden_size, config.in_channels, *kernel), normalisation, placement)
         heads = split_heads(config.num_heads, config.num_heads, config.head_dim, placement.group)
@@ -434,7 +439,7 @@ def check_sharding(config: Config, text_size: int, vision_size: int) -> None:
 # The hub's checkpoints have "visual." and "model."; transformers 5 puts both below "model.".
 _RENAMES = (
     (r"^model\.visual\.", "visual."),
-    (r"^model\.(?:language_model\.)?(?!visual)", "language_model."),
+    (r"^model\.(?:language_model\.)?", "language_model."),
     (r"^visual\.patch_embed\.proj\.", "visual.patch_embed."),
     (r"^visual\.merger\.mlp\.0\.", "visual.merger.fc1."),
     (r"^visual\.merger\.mlp\.2\.", "visual.merger.fc2."),

@@ -1,0 +1,97 @@
+"""Causal attention over cache blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from chiasm.ops.paged_attention import KVCache, SequenceRows, build_batch, paged_attention
+
+CPU = torch.device("cpu")
+BLOCK_SIZE = 4
+HEAD_DIM = 8
+SCALE = 0.4
+
+
+@dataclass
+class History:
+    """Every query, key and value of one sequence, and its blocks."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    block_ids: list[int]
+
+
+def make_history(num_tokens: int, num_heads: int, num_kv_heads: int, block_ids: list[int]) -> History:
+    def random(heads: int) -> Tensor:
+        return torch.randn(num_tokens, heads, HEAD_DIM, dtype=torch.float64)
+
+    return History(random(num_heads), random(num_kv_heads), random(num_kv_heads), block_ids)
+
+
+def expected_output(history: History) -> Tensor:
+    """[n, H, D], by the definition."""
+    group = history.q.shape[1] // history.k.shape[1]
+    k, v = (x.repeat_interleave(group, dim=1) for x in (history.k, history.v))
+    scores = torch.einsum("ihd,jhd->hij", history.q, k) * SCALE
+    future = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1)
+    return torch.einsum("hij,jhd->ihd", scores.masked_fill(future, -torch.inf).softmax(-1), v)
+
+
+def run_steps(histories: list[History], steps: list[list[int]], num_blocks: int) -> tuple[list[Tensor], KVCache]:
+    """Outputs of each sequence when every step computes so many rows of each; also the cache."""
+    cache = KVCache.empty(num_blocks, BLOCK_SIZE, histories[0].k.shape[1], HEAD_DIM, torch.float64, CPU)
+    outputs: list[list[Tensor]] = [[] for _ in histories]
+    done = [0] * len(histories)
+    for step in steps:
+        parts = [(i, slice(done[i], done[i] + rows)) for i, rows in enumerate(step) if rows]
+        rows = [SequenceRows(part.start, part.stop - part.start, histories[i].block_ids) for i, part in parts]
+        q, k, v = (torch.cat([getattr(histories[i], name)[part] for i, part in parts]) for name in "qkv")
+        batch = build_batch(rows, BLOCK_SIZE, CPU)
+        out = paged_attention(q, k, v, cache, batch, SCALE)
+        for (i, part), piece in zip(parts, batch.slices, strict=True):
+            outputs[i].append(out[piece.start : piece.stop])
+            done[i] = part.stop
+    return [torch.cat(pieces) for pieces in outputs], cache
+
+
+@pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(4, 4), (6, 2), (5, 1)])
+def test_chunks_and_decoding_equal_the_definition(num_heads: int, num_kv_heads: int) -> None:
+    histories = [
+        make_history(11, num_heads, num_kv_heads, [3, 4, 5]),
+        make_history(9, num_heads, num_kv_heads, [7, 1, 6]),
+        make_history(1, num_heads, num_kv_heads, [2]),
+    ]
+    steps = [[4, 9, 0], [5, 0, 1], [1, 0, 0], [1, 0, 0]]
+    outputs, _ = run_steps(histories, steps, num_blocks=8)
+    for history, output in zip(histories, outputs, strict=True):
+        torch.testing.assert_close(output, expected_output(history), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("chunks", [[600], [100, 500]], ids=str)
+def test_a_prefill_of_several_tiles_equals_the_definition(chunks: list[int]) -> None:
+    history = make_history(600, 2, 1, list(range(150)))
+    [output], _ = run_steps([history], [[chunk] for chunk in chunks], num_blocks=150)
+    torch.testing.assert_close(output, expected_output(history), rtol=0, atol=1e-12)
+
+
+def test_only_the_slots_of_new_rows_are_written() -> None:
+    history = make_history(6, 2, 2, [5, 2])
+    _, cache = run_steps([history], [[4], [2]], num_blocks=7)
+    assert torch.equal(cache.keys[[5, 2]].flatten(0, 1)[:6], history.k)
+    assert torch.equal(cache.values[[5, 2]].flatten(0, 1)[:6], history.v)
+    others = torch.tensor([0, 1, 3, 4, 6])
+    assert not cache.keys[others].any()
+    assert not cache.keys[2, 2:].any()
+
+
+def test_build_batch_tells_rows_slots_and_runs_of_blocks() -> None:
+    rows = [SequenceRows(3, 3, [4, 5, 6]), SequenceRows(0, 2, [9, 1])]
+    batch = build_batch(rows, BLOCK_SIZE, CPU)
+    assert [(piece.start, piece.stop, piece.num_tokens) for piece in batch.slices] == [(0, 3, 6), (3, 5, 2)]
+    assert [piece.first_block for piece in batch.slices] == [4, None]
+    assert batch.slots.tolist() == [4 * 4 + 3, 5 * 4, 5 * 4 + 1, 9 * 4, 9 * 4 + 1]

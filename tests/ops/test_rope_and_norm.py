@@ -1,0 +1,59 @@
+"""Rotary positions and normalisation, by their definitions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from chiasm.ops.norm import rms_norm
+from chiasm.ops.rope import Rotation, grid_rotation, inverse_frequencies, multimodal_rotation, rotate
+
+
+def test_rotate_is_a_complex_product_of_half_with_half() -> None:
+    x = torch.randn(5, 3, 8, dtype=torch.float64)
+    angles = torch.randn(5, 4, dtype=torch.float64)
+    turned = torch.complex(x[..., :4], x[..., 4:]) * torch.polar(torch.ones_like(angles), angles)[:, None]
+    computed = rotate(x, Rotation(angles.cos(), angles.sin()))
+    torch.testing.assert_close(computed, torch.cat([turned.real, turned.imag], dim=-1))
+
+
+def test_rotate_keeps_the_type_and_rounds_once() -> None:
+    x = torch.randn(5, 3, 8).bfloat16()
+    angles = torch.randn(5, 4)
+    rotation = Rotation(angles.cos(), angles.sin())
+    assert torch.equal(rotate(x, rotation), rotate(x.float(), rotation).bfloat16())
+
+
+def test_frequencies_fall_from_one_by_powers_of_theta() -> None:
+    expected = torch.tensor([1.0, 10**-1, 10**-2, 10**-3])
+    torch.testing.assert_close(inverse_frequencies(8, 10**4, torch.device("cpu")), expected)
+
+
+def test_sections_of_frequencies_follow_time_height_and_width() -> None:
+    positions = torch.tensor([[1, 2], [10, 20], [100, 200]])
+    frequencies = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    rotation = multimodal_rotation(positions, frequencies, (1, 2, 1))
+    angles = torch.tensor([[0.1, 2.0, 3.0, 40.0], [0.2, 4.0, 6.0, 80.0]])
+    torch.testing.assert_close(rotation.cos, angles.cos())
+    torch.testing.assert_close(rotation.sin, angles.sin())
+
+
+def test_equal_positions_rotate_as_in_one_dimension() -> None:
+    frequencies = inverse_frequencies(16, 1e4, torch.device("cpu"))
+    rotation = multimodal_rotation(torch.arange(6).expand(3, 6), frequencies, (2, 3, 3))
+    torch.testing.assert_close(rotation.cos, (torch.arange(6)[:, None] * frequencies).cos())
+
+
+def test_patches_rotate_by_row_then_column() -> None:
+    frequencies = torch.tensor([1.0, 0.5])
+    rotation = grid_rotation(torch.tensor([[2, 3]]), frequencies)
+    torch.testing.assert_close(rotation.sin, torch.tensor([[2.0, 1.0, 3.0, 1.5]]).sin())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_rms_norm_equals_its_definition(dtype: torch.dtype) -> None:
+    x, weight = torch.randn(7, 16).to(dtype), torch.randn(16).to(dtype)
+    wide = x.double()
+    expected = wide / (wide.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight.double()
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 2e-2}[dtype]
+    torch.testing.assert_close(rms_norm(x, weight, 1e-6).double(), expected, rtol=tolerance, atol=tolerance)
