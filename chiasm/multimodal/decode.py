@@ -96,7 +96,7 @@ def array_to_rgb(array: npt.NDArray[Any], *, max_pixels: int, param: str | None 
 
 def _check_size(width: int, height: int, max_pixels: int, param: str | None) -> None:
     if not 0 < width * height <= max_pixels:
-        refuse(param or "image", f"{width}x{height}", f"between 1 and {max_pixels} pixels in size")
+        refuse(param or "image", f"{width} x {height}", f"between 1 and {max_pixels} pixels in size")
 
 
 def _refuse_undecodable(param: str | None, error: Exception) -> NoReturn:

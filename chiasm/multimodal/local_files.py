@@ -45,11 +45,13 @@ def _read_regular(path: Path, max_bytes: int, param: str | None) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise UserError("the file that the file: URL names can't be read.", param=param) from error
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise UserError("the file: URL must name a regular file.", param=param)
-        data = file.read(max_bytes + 1)  # not by its stated size: it may grow meanwhile
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(max_bytes + 1)  # not by its stated size: it may grow meanwhile
+    finally:
+        os.close(descriptor)
     if len(data) > max_bytes:
         raise UserError(f"the local file must be at most {max_bytes} bytes.", param=param, status=422)
     return data

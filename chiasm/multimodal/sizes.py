@@ -31,7 +31,7 @@ def resized_size(height: int, width: int, spec: PatchProcessorSpec, *, param: st
     """
     if max(height, width) > MAX_ASPECT_RATIO * min(height, width):
         raise UserError(
-            f"the image is {width}x{height} pixels; one side may be at most {MAX_ASPECT_RATIO} times the other.",
+            f"the image is {width} x {height} pixels; one side may be at most {MAX_ASPECT_RATIO} times the other.",
             param=param,
         )
     block = spec.patch_size * spec.merge_size

@@ -15,7 +15,7 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 _DATA_HEADER = re.compile(r"[^,;]*(?:;[^,;]*)*;base64", re.IGNORECASE)
 _MAX_DATA_HEADER = 1024
 # [//host]/path
-_FILE_REST = re.compile(r"(?://(?P<host>[^/?#]*))?(?P<path>/[^?#]*)", re.DOTALL)
+_FILE_REST = re.compile(r"(?://(?P<host>[^/?#]*)|(?!//))(?P<path>/[^?#]*)", re.DOTALL)
 
 
 SourceKind = Literal["bytes", "base64", "file", "rgb"]

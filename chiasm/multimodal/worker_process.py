@@ -16,6 +16,7 @@ from chiasm.errors import UserError
 from chiasm.logs import get_logger
 from chiasm.multimodal.jobs import PREFIX, Job, Reply
 
+_MODULE = "chiasm.multimodal.worker"
 # A machine under load can take long to import torch.
 _START_TIMEOUT = 120.0
 _POLL_INTERVAL = 0.1
@@ -60,7 +61,7 @@ class WorkerProcess:
         self._listener.bind(str(path))
         self._listener.listen(1)
         self._child = start_child(
-            "chiasm.multimodal.worker",
+            _MODULE,
             ["--socket", str(path), *self._args],
             runtime_dir=self._runtime_dir,
             name="preprocessing worker",

@@ -82,7 +82,7 @@ def test_sizes_equal_hugging_face(height, width, limits, patch_size):
 
 
 def test_too_thin_a_picture_is_refused_with_its_size():
-    with pytest.raises(UserError, match=r"2000x3 pixels; one side may be at most 200 times") as caught:
+    with pytest.raises(UserError, match=r"2000 x 3 pixels; one side may be at most 200 times") as caught:
         resized_size(3, 2000, QWEN, param="messages[0]")
     assert caught.value.param == "messages[0]"
     assert caught.value.status == 400
