@@ -1,0 +1,84 @@
+"""A real server on a free port of the loopback address, in a thread of the test's process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import httpx
+import uvicorn
+
+from chiasm.config.server import ServerConfig
+from chiasm.server.admission import Admission
+from chiasm.server.metrics import ServerMetrics
+from chiasm.server.run import bind, make_server
+from chiasm.server.state import ServerState
+from tests.server.fake_engine import FakeEngine
+
+
+class RunningServer:
+    """Serves a fake engine while the context is open.
+
+    Attributes:
+        engine: what the server serves.
+        state: of the server.
+        url: where.
+        client: an HTTP client for it.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self.config = ServerConfig(model="org/fake-vl", port=0, **settings)
+        self.engine = FakeEngine()
+        self.state: ServerState
+        self.server: uvicorn.Server
+        self._sock = bind(self.config.host, 0)
+        self.host, self.port = self._sock.getsockname()[:2]
+        self.url = f"http://{self.host}:{self.port}"
+        self.client = httpx.Client(base_url=self.url, timeout=20, trust_env=False)
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+
+    async def _serve(self) -> None:
+        metrics = ServerMetrics(self.engine)
+        self.state = ServerState(self.engine, self.config, metrics, Admission(self.config.max_num_queued_reqs))
+        self.server = make_server(self.state, self._started.set)
+        await self.server.serve([self._sock])
+
+    def __enter__(self) -> RunningServer:
+        self._thread.start()
+        assert self._started.wait(20)
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.client.close()
+        self.server.should_exit = True
+        self._thread.join(20)
+        assert not self._thread.is_alive(), "the server still waits for a request"
+
+    def chat(self, content: Any = "Hi there", **fields: Any) -> httpx.Response:
+        """Post a conversation of one message."""
+        body = {"messages": [{"role": "user", "content": content}], **fields}
+        return self.client.post("/v1/chat/completions", json=body)
+
+    def complete(self, prompt: Any = "Once upon", **fields: Any) -> httpx.Response:
+        """Post a prompt."""
+        return self.client.post("/v1/completions", json={"prompt": prompt, **fields})
+
+    def metric(self, name: str) -> float:
+        """The value of one sample of ``/metrics``, by its name and labels as they are written there."""
+        lines = self.client.get("/metrics").text.splitlines()
+        return float(next(line.rpartition(" ")[2] for line in lines if line.startswith(f"{name} ")))
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 5) -> None:
+    """Wait for something to become true; fail if it does not."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.002)

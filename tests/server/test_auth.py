@@ -1,0 +1,82 @@
+"""API keys: every route but three asks for one, whatever the Host header or the spelling of the path."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from tests.server.running import RunningServer
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[RunningServer]:
+    """A server with two keys."""
+    with RunningServer(api_keys=("first-key", "clé")) as server:
+        yield server
+
+
+@pytest.mark.parametrize("path", ["/health", "/version", "/metrics"])
+def test_open_routes(guarded: RunningServer, path: str) -> None:
+    assert guarded.client.get(path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/chat/completions"),
+        ("POST", "/v1/completions"),
+        ("GET", "/v1/models"),
+        ("GET", "/v1/models/org/fake-vl"),
+        ("GET", "/openapi.json"),
+        ("GET", "/nowhere"),
+        ("GET", "/health/"),
+        ("GET", "/health/../v1/models"),
+        ("GET", "//health"),
+        ("GET", "/HEALTH"),
+        ("GET", "/v1/models?/health"),
+        ("OPTIONS", "/v1/models"),
+    ],
+)
+def test_other_routes(guarded: RunningServer, method: str, path: str) -> None:
+    response = guarded.client.request(method, path)
+    assert response.status_code == 401
+    assert response.json()["error"]["type"] == "Unauthorized"
+    assert response.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("target", [b"/v1/models", b"http://x/v1/models", b"/v1/models#/health"])
+@pytest.mark.parametrize("host", [b"x/health?", b"x/health#", b"", b"/health"])
+def test_the_host_header_opens_nothing(guarded: RunningServer, target: bytes, host: bytes) -> None:
+    with socket.create_connection((guarded.host, guarded.port), timeout=10) as sock:
+        sock.sendall(b"GET " + target + b" HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n")
+        assert sock.recv(65536).startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize(
+    "header", ["first-key", "Basic first-key", "Bearer", "Bearer first-ke", "Bearer first-key x"]
+)
+def test_wrong_keys(guarded: RunningServer, header: str) -> None:
+    assert guarded.client.get("/v1/models", headers={"authorization": header}).status_code == 401
+
+
+@pytest.mark.parametrize("header", ["Bearer first-key", "bearer first-key", "Bearer  first-key"])
+def test_right_keys(guarded: RunningServer, header: str) -> None:
+    assert guarded.client.get("/v1/models", headers={"authorization": header}).status_code == 200
+
+
+def test_a_key_beyond_ascii(guarded: RunningServer) -> None:
+    headers = {b"authorization": "Bearer clé".encode()}
+    assert guarded.client.get("/v1/models", headers=headers).status_code == 200
+
+
+def test_openai_with_and_without_the_key(guarded: RunningServer) -> None:
+    with openai.OpenAI(base_url=f"{guarded.url}/v1", api_key="first-key", max_retries=0) as client:
+        assert client.models.list().data[0].id == "org/fake-vl"
+    with (
+        openai.OpenAI(base_url=f"{guarded.url}/v1", api_key="other", max_retries=0) as client,
+        pytest.raises(openai.AuthenticationError, match="valid API key"),
+    ):
+        client.models.list()

@@ -1,0 +1,143 @@
+"""Plain completions: the forms of a prompt, several at once, echo, logprobs, streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+
+from tests.server.fake_engine import FakeEngine
+from tests.server.running import RunningServer, wait_until
+from tests.server.test_chat import events_of
+
+
+def test_one_prompt(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="org/fake-vl", prompt="Once upon a time")
+    assert answer.id.startswith("cmpl-")
+    assert answer.object == "text_completion"
+    choice = answer.choices[0]
+    assert (choice.index, choice.text, choice.finish_reason, choice.logprobs) == (0, "Hello big world!", "stop", None)
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prepared"),
+    [
+        ("a b", ["a b"]),
+        (["a", "b c"], ["a", "b c"]),
+        ([5, 6, 7], [[5, 6, 7]]),
+        ([[5, 6], [7]], [[5, 6], [7]]),
+        (["a", [7]], ["a", [7]]),
+    ],
+)
+def test_forms_of_prompts(server: RunningServer, engine: FakeEngine, prompt: Any, prepared: list[Any]) -> None:
+    answer = server.complete(prompt)
+    assert answer.status_code == 200
+    assert engine.prompts == prepared
+    assert [choice["index"] for choice in answer.json()["choices"]] == list(range(len(prepared)))
+
+
+def test_several_prompts_with_several_answers_each(server: RunningServer, engine: FakeEngine) -> None:
+    answer = server.complete(["one", "two words"], n=2, echo=True).json()
+    assert [(c["index"], c["text"].removesuffix("Hello big world!")) for c in answer["choices"]] == [
+        (0, "one"),
+        (1, "one"),
+        (2, "two words"),
+        (3, "two words"),
+    ]
+    assert answer["usage"]["prompt_tokens"] == 3
+    assert answer["usage"]["completion_tokens"] == 16
+    assert len(set(engine.request_ids)) == 2
+
+
+def test_a_stream_of_several_prompts(client: openai.OpenAI) -> None:
+    options: Any = {"include_usage": True}
+    stream = client.completions.create(
+        model="org/fake-vl", prompt=["one", "two"], stream=True, echo=True, stream_options=options
+    )
+    texts = {0: "", 1: ""}
+    for chunk in stream:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert texts == {0: "oneHello big world!", 1: "twoHello big world!"}
+    assert chunk.choices == []
+    assert chunk.usage is not None
+    assert chunk.usage.completion_tokens == 8
+
+
+def test_the_exact_events_of_a_stream(server: RunningServer, engine: FakeEngine) -> None:
+    engine.words = ("Yes",)
+    (event,) = events_of(server.complete(stream=True).text)
+    assert set(event) == {"id", "object", "created", "model", "choices"}
+    assert event["choices"] == [
+        {"index": 0, "text": "Yes", "logprobs": None, "finish_reason": "stop", "stop_reason": None}
+    ]
+
+
+def test_logprobs(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="org/fake-vl", prompt="Once", logprobs=1)
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.tokens == ["Hello", " big", " world", "!"]
+    assert logprobs.text_offset == [0, 5, 9, 15]
+    assert logprobs.token_logprobs == [-2.5] * 4
+    assert logprobs.top_logprobs is not None
+    assert logprobs.top_logprobs[0] == {"Hello": -2.5, "t0": -0.5}
+
+
+def test_offsets_go_on_through_a_stream(server: RunningServer) -> None:
+    events = events_of(server.complete(stream=True, logprobs=0).text)
+    assert [e["choices"][0]["logprobs"]["text_offset"] for e in events] == [[0], [5], [9], [15]]
+
+
+def test_a_bad_prompt_frees_those_before_it(server: RunningServer, engine: FakeEngine) -> None:
+    assert server.complete(["fine", "fine too", "too long"]).status_code == 400
+    assert engine.is_idle
+    assert engine.request_ids == []
+
+
+def test_one_failing_prompt_ends_the_others(server: RunningServer, engine: FakeEngine) -> None:
+    engine.generate_error = RuntimeError("a bug")
+    engine.words_before_error = 2
+    assert server.complete(["one", "two", "three"]).status_code == 500
+    wait_until(lambda: engine.is_idle)
+    assert engine.num_aborted == 3
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        (None, "prompt must be a string, token ids, or a non-empty list of them, got None."),
+        ([], "prompt must be a string, token ids, or a non-empty list of them, got []."),
+        ([5, "a"], "prompt[1] must be a token id, got 'a'."),
+        ([[5], []], "prompt[1] must be a string or a non-empty list of token ids, got []."),
+        ([[True]], "prompt[0][0] must be a token id, got True."),
+        (["a"] * 257, "prompt must be at most 256 prompts, got '257 prompts'."),
+    ],
+)
+def test_bad_prompts(server: RunningServer, prompt: Any, message: str) -> None:
+    answer = server.complete(prompt)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == message
+
+
+def test_a_missing_prompt(server: RunningServer) -> None:
+    answer = server.client.post("/v1/completions", json={})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"echo": True, "logprobs": 1}, "logprobs"),
+        ({"echo": True, "prompt": [5]}, "echo"),
+        ({"logprobs": 21}, "logprobs"),
+    ],
+)
+def test_what_is_not_served(server: RunningServer, fields: dict[str, Any], param: str) -> None:
+    answer = server.complete(**{"prompt": "a", **fields})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param

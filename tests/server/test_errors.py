@@ -1,0 +1,296 @@
+"""Bad requests: the shape of every error, its size, and that it names the field and the limit."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from chiasm.errors import EngineDeadError, OverloadedError, UserError
+from tests.server.fake_engine import FakeEngine
+from tests.server.running import RunningServer
+from tests.server.test_chat import HELLO, events_of
+
+JSON = {"content-type": "application/json"}
+
+
+def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
+    """The error in a response, whose shape and size are checked."""
+    assert response.status_code == status, response.text[:300]
+    assert len(response.content) < 4096
+    body = response.json()
+    assert set(body) == {"error"}
+    error = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["code"] == status
+    assert isinstance(error["message"], str)
+    assert isinstance(error["type"], str)
+    assert response.headers["x-request-id"]
+    return dict(error)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        ({"temperature": 3.0}, "temperature", "temperature must be in [0, 2], got 3.0."),
+        ({"n": 10**9}, "n", "n must be in [1, 16], got 1000000000."),
+        ({"n": 2, "temperature": 0}, "n", "n must be 1 when temperature is 0: all answers would be the same."),
+        ({"seed": 2**63}, "seed", "seed must be a 64-bit integer, got 9223372036854775808."),
+        ({"max_tokens": 0}, "max_tokens", "max_tokens: Input should be greater than or equal to 1, got 0."),
+        ({"stop": [""]}, "stop", "stop must be non-empty strings, got ''."),
+        ({"stop": ["a", 5]}, "stop", "stop[1]: Input should be a valid string, got 5."),
+        ({"top_logprobs": 2}, "top_logprobs", "top_logprobs needs logprobs to be true."),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "stream_options needs stream to be true."),
+        (
+            {"add_generation_prompt": True, "continue_final_message": True},
+            "continue_final_message",
+            "continue_final_message and add_generation_prompt can't both be true.",
+        ),
+        (
+            {"chat_template_kwargs": {"tokenize": True}},
+            "chat_template_kwargs",
+            "chat_template_kwargs can't set tokenize.",
+        ),
+    ],
+)
+def test_parameters(server: RunningServer, fields: dict[str, Any], param: str, message: str) -> None:
+    error = error_of(server.chat(**fields), 400)
+    assert error["param"] == param
+    assert error["message"] == message
+    assert error["type"] == "BadRequestError"
+
+
+@pytest.mark.parametrize(
+    ("content", "param"),
+    [
+        (None, "messages[0].content"),
+        (5, "messages[0].content"),
+        ([5], "messages[0].content[0]"),
+        ([{}], "messages[0].content[0].type"),
+        ([{"type": "text"}], "messages[0].content[0].text"),
+        ([{"type": "text", "text": 5}], "messages[0].content[0].text"),
+        (["a", {"type": "image_url", "image_url": {}}], "messages[0].content[1].image_url.url"),
+        ([{"type": "image_url", "image_url": None, "uuid": "x"}], "messages[0].content[0].image_url"),
+        ([{"type": "input_audio", "input_audio": {}}], "messages[0].content[0].type"),
+        ([{"video_url": {"url": "data:"}}], "messages[0].content[0].type"),
+        ([{"type": ["text"]}], "messages[0].content[0].type"),
+        (["a"] * 5000, "messages"),
+    ],
+)
+def test_contents(server: RunningServer, content: Any, param: str) -> None:
+    assert error_of(server.chat(content), 400)["param"] == param
+
+
+@pytest.mark.parametrize("messages", [None, [], "hi", [5], [{"role": "king", "content": "hi"}], [{"content": "hi"}]])
+def test_messages(server: RunningServer, messages: Any) -> None:
+    error = error_of(server.client.post("/v1/chat/completions", json={"messages": messages}), 400)
+    assert error["param"].startswith("messages")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b"null",
+        b'{"messages": [], }',
+        b'{"temperature": NaN}',
+        b'{"temperature": Infinity}',
+        b'{"temperature": 1e999}',
+        b'{"user": "\\ud800"}',
+        b'{"user": "\xff"}',
+        b"[" * 100_000,
+        b'{"a":' * 50_000,
+    ],
+)
+def test_malformed_bodies(server: RunningServer, body: bytes) -> None:
+    response = server.client.post("/v1/chat/completions", content=body, headers=JSON)
+    assert "JSON" in error_of(response, 400)["message"]
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_other_content_types(server: RunningServer, content_type: str) -> None:
+    response = server.client.post(
+        "/v1/chat/completions", content=json.dumps({"messages": HELLO}), headers={"content-type": content_type}
+    )
+    assert error_of(response, 400)["message"] == "Unsupported Media Type: Only 'application/json' is allowed."
+
+
+def test_a_content_type_with_a_charset(server: RunningServer) -> None:
+    headers = {"content-type": "Application/JSON; charset=utf-8"}
+    response = server.client.post("/v1/chat/completions", content=json.dumps({"messages": HELLO}), headers=headers)
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": "x" * 1_000_000},
+        {"messages": ["x" * 1_000_000]},
+        {"messages": [{"role": "user", "content": [{"type": "x" * 1000}] * 4000}]},
+        {"messages": [{"role": "user", "content": [5] * 4000}]},
+        {"messages": [5] * 12_000},
+        {"stop": [5] * 100_000},
+        {"stop_token_ids": ["x"] * 100_000},
+        {"x" * 100_000: 1, "temperature": 9},
+        {"stream": True, "stream_options": {"y" * 100_000 + str(i): 7 for i in range(8)}},
+        {"chat_template_kwargs": ["z" * 1000] * 1000},
+        {"cache_salt": "s" * 1_000_000},
+        {"model": "m" * 1_000_000},
+        dict.fromkeys(("n", "seed", "top_k", "top_p", "min_p", "temperature", "max_tokens", "min_tokens", "logprobs",
+                       "ignore_eos", "stream", "presence_penalty", "frequency_penalty"), "w" * 100_000),
+    ],
+)  # fmt: skip
+def test_answers_to_huge_nonsense_are_small(server: RunningServer, fields: dict[str, Any]) -> None:
+    response = server.client.post("/v1/chat/completions", json={"messages": HELLO, **fields})
+    assert response.status_code in {400, 404}
+    error_of(response, response.status_code)
+
+
+def test_several_mistakes_are_listed(server: RunningServer) -> None:
+    error = error_of(server.chat(temperature="hot", max_tokens="many"), 400)
+    first, *rest = error["message"].split("\n")
+    assert first == "2 validation errors:"
+    assert [line.split(":")[0] for line in rest] == ["temperature", "max_tokens"]
+    assert error["param"] == "temperature"
+
+
+def test_an_unknown_model(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="The model 'gpt' does not exist") as caught:
+        client.chat.completions.create(model="gpt", messages=[{"role": "user", "content": "Hi"}])
+    assert caught.value.param == "model"
+
+
+def test_unknown_routes_and_methods(server: RunningServer) -> None:
+    assert error_of(server.client.get("/nowhere"), 404)["message"] == "Not Found"
+    assert error_of(server.client.get("/health/"), 404)["type"] == "Not Found"
+    response = server.client.get("/v1/chat/completions")
+    assert error_of(response, 405)["type"] == "Method Not Allowed"
+    assert response.headers["allow"] == "POST"
+
+
+def test_errors_of_the_engine(server: RunningServer, engine: FakeEngine) -> None:
+    engine.prepare_error = UserError("The image is broken.", param="messages[0].content[1].image_url.url", status=422)
+    error = error_of(server.chat(), 422)
+    assert (error["message"], error["type"]) == ("The image is broken.", "UnprocessableEntityError")
+    engine.prepare_error = RuntimeError("secret at 0x7f00")
+    assert error_of(server.chat(), 500)["message"] == "Internal server error."
+    engine.prepare_error = EngineDeadError("rank 1 died")
+    assert error_of(server.chat(), 500)["message"] == "The engine has stopped; this server is going down."
+
+
+def test_overload_says_when_to_try_again(server: RunningServer, engine: FakeEngine) -> None:
+    before = server.metric("chiasm:admission_rejections_total")
+    engine.generate_error = OverloadedError("Too much.", retry_after=7)
+    for stream in (False, True):
+        response = server.chat(stream=stream)
+        assert error_of(response, 503)["type"] == "Service Unavailable"
+        assert response.headers["retry-after"] == "7"
+    assert server.metric("chiasm:admission_rejections_total") == before + 2
+
+
+def test_an_error_before_the_first_token_of_a_stream_has_a_status(server: RunningServer, engine: FakeEngine) -> None:
+    engine.generate_error = UserError("stop_token_ids must be below 1000, got 5000.", param="stop_token_ids")
+    assert error_of(server.chat(stream=True), 400)["param"] == "stop_token_ids"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("secret"), EngineDeadError("rank 1 died")])
+def test_an_error_within_a_stream_is_an_event(server: RunningServer, engine: FakeEngine, error: Exception) -> None:
+    engine.generate_error = error
+    engine.words_before_error = 2
+    response = server.chat(stream=True)
+    assert response.status_code == 200
+    *_, last = events_of(response.text)
+    assert last["error"]["code"] == 500
+    assert last["error"]["type"] == "InternalServerError"
+    assert "secret" not in response.text
+
+
+def test_openai_raises_on_an_error_within_a_stream(client: openai.OpenAI, engine: FakeEngine) -> None:
+    engine.generate_error = EngineDeadError("rank 1 died")
+    engine.words_before_error = 2
+    stream = client.chat.completions.create(
+        model="org/fake-vl", messages=[{"role": "user", "content": "Hi"}], stream=True
+    )
+    with pytest.raises(openai.APIError, match="engine has stopped"):
+        list(stream)
+
+
+def test_a_full_server_turns_requests_away() -> None:
+    with RunningServer(max_num_queued_reqs=2) as server:
+        response = server.complete(["a", "b", "c"])
+        assert error_of(response, 503)["message"] == "The server is busy: at most 2 answers at a time."
+        assert response.headers["retry-after"] == "1"
+        for _ in range(3):  # places are given back
+            assert server.chat(n=2).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def small_server() -> Any:
+    """A server that takes bodies of at most 10,000 bytes."""
+    with RunningServer(max_body_bytes=10_000) as server:
+        yield server
+
+
+def test_a_declared_body_that_is_too_large(small_server: RunningServer) -> None:
+    response = small_server.chat("x" * 20_000_000)
+    assert error_of(response, 413)["message"] == "The body must be at most 10000 bytes."
+
+
+def test_a_chunked_body_without_end_is_cut_off(small_server: RunningServer) -> None:
+    with socket.create_connection((small_server.host, small_server.port), timeout=10) as sock:
+        sock.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
+        piece = b"1000\r\n" + b" " * 0x1000 + b"\r\n"
+        received = send_until_answered(sock, piece)
+    assert received.startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_large_body_within_the_limit(server: RunningServer) -> None:
+    assert server.chat("x" * 8_000_000).status_code == 200
+
+
+@pytest.mark.parametrize("start", [b"GET /health HTTP/1.1\r\nX: ", b"GET /", b"GET /health HTTP/1.1\r\n"])
+def test_a_head_without_end_is_cut_off(server: RunningServer, start: bytes) -> None:
+    piece = b"Y: z\r\n" * 1000 if start.endswith(b"\r\n") else b"a" * 5000
+    with socket.create_connection((server.host, server.port), timeout=10) as sock:
+        sock.sendall(start)
+        received = send_until_answered(sock, piece)
+    assert received.startswith(b"HTTP/1.1 431 ")
+    assert json.loads(received.partition(b"\r\n\r\n")[2])["error"]["code"] == 431
+
+
+def test_what_is_not_http(server: RunningServer) -> None:
+    with socket.create_connection((server.host, server.port), timeout=10) as sock:
+        received = send_until_answered(sock, b"\x80\x04pickle\r\n\r\n")
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(received.partition(b"\r\n\r\n")[2])["error"]["message"] == "Invalid HTTP request received."
+
+
+def send_until_answered(sock: socket.socket, piece: bytes) -> bytes:
+    """Send the same over and over until the server answers; fail after 20 MB."""
+    received = b""
+    sock.settimeout(0.005)
+    for _ in range(20_000_000 // len(piece)):
+        try:
+            sock.sendall(piece)
+        except TimeoutError:
+            pass
+        except OSError:
+            break
+        try:
+            received += sock.recv(65536)
+        except TimeoutError:
+            continue
+        except OSError:
+            break
+        if received:
+            break
+    return received

@@ -1,0 +1,118 @@
+"""Fields of requests: which reach the engine, which are refused by name, which are warned of."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from chiasm.schema.sampling import SamplingParams
+from chiasm.server.unserved import UnknownFields
+from tests.server.fake_engine import FakeEngine
+from tests.server.running import RunningServer
+
+
+@pytest.mark.parametrize(
+    ("fields", "sampling"),
+    [
+        ({}, {}),
+        ({"temperature": 0.0, "seed": 1234, "max_tokens": 2}, {"temperature": 0.0, "seed": 1234, "max_tokens": 2}),
+        ({"max_tokens": 2, "max_completion_tokens": 3}, {"max_tokens": 3}),
+        ({"stop": None}, {}),
+        ({"stop": []}, {}),
+        ({"stop": "\n"}, {"stop": ("\n",)}),
+        ({"stop": ["a", "b"]}, {"stop": ("a", "b")}),
+        ({"temperature": None, "n": None, "max_tokens": None, "logprobs": None, "top_logprobs": None}, {}),
+        ({"logprobs": True}, {"logprobs": 0}),
+        ({"logprobs": True, "top_logprobs": 3}, {"logprobs": 3}),
+        ({"logprobs": False, "top_logprobs": 0}, {}),
+        (
+            {"top_k": 5, "min_p": 0.1, "top_p": 0.9, "repetition_penalty": 1.1, "min_tokens": 2, "ignore_eos": True},
+            {"top_k": 5, "min_p": 0.1, "top_p": 0.9, "repetition_penalty": 1.1, "min_tokens": 2, "ignore_eos": True},
+        ),
+        (
+            {"presence_penalty": 1, "frequency_penalty": -1, "stop_token_ids": [7], "n": 2},
+            {"presence_penalty": 1.0, "frequency_penalty": -1.0, "stop_token_ids": (7,), "n": 2},
+        ),
+        (
+            {"skip_special_tokens": False, "include_stop_str_in_output": True},
+            {"skip_special_tokens": False, "include_stop_str_in_output": True},
+        ),
+    ],
+)
+def test_decoding_parameters(
+    server: RunningServer, engine: FakeEngine, fields: dict[str, Any], sampling: dict[str, Any]
+) -> None:
+    assert server.chat(**fields).status_code == 200
+    assert engine.sampling == [SamplingParams(**{"max_tokens": None, **sampling})]
+
+
+def test_the_checkpoint_recommends_and_the_request_decides(server: RunningServer, engine: FakeEngine) -> None:
+    engine.default_sampling = {"temperature": 0.5, "top_k": 20, "max_tokens": 3}
+    server.chat()
+    server.chat(temperature=0.7, top_k=-1, max_tokens=2)
+    assert engine.sampling == [
+        SamplingParams(temperature=0.5, top_k=20, max_tokens=3),
+        SamplingParams(temperature=0.7, top_k=-1, max_tokens=2),
+    ]
+
+
+def test_completions_are_short_by_default(server: RunningServer, engine: FakeEngine) -> None:
+    server.complete()
+    assert engine.sampling == [SamplingParams(max_tokens=16)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"structured_outputs": {"regex": "a+"}}, "structured_outputs"),
+        ({"guided_json": {"type": "object"}}, "guided_json"),
+        ({"guided_choice": ["a"]}, "guided_choice"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
+        ({"chat_template": "{{ 1 }}"}, "chat_template"),
+        ({"best_of": 2}, "best_of"),
+        ({"suffix": "end"}, "suffix"),
+        ({"bad_words": ["x"]}, "bad_words"),
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"media_io_kwargs": {"video": {"fps": 1e9}}}, "media_io_kwargs"),
+        ({"return_token_ids": True}, "return_token_ids"),
+    ],
+)
+def test_known_but_unserved_fields_are_refused_by_name(
+    server: RunningServer, fields: dict[str, Any], param: str
+) -> None:
+    for answer in (server.chat(**fields), server.complete(**fields)):
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == param
+        assert answer.json()["error"]["message"].startswith(f"{param} is not served by this version")
+
+
+def test_their_harmless_values_are_accepted(server: RunningServer) -> None:
+    fields: dict[str, Any] = {
+        "tools": None, "tool_choice": "auto", "response_format": {"type": "text"}, "logit_bias": {}, "best_of": 1,
+        "prompt_logprobs": None, "suffix": None, "bad_words": [], "guided_json": None, "parallel_tool_calls": True,
+        "user": "me", "metadata": {"a": "b"}, "priority": 0, "modalities": ["text"],
+    }  # fmt: skip
+    assert server.chat(**fields).status_code == 200
+
+
+def test_unknown_fields_are_warned_of_once(server: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
+    server.state.unknown_fields = UnknownFields()
+    with caplog.at_level(logging.WARNING, logger="chiasm"):
+        assert server.chat(temprature=0.5).status_code == 200
+        assert server.chat(temprature=0.5, user="me").status_code == 200
+    assert [record.message for record in caplog.records] == [
+        "Ignored unknown fields of a request: 'temprature' (said once)."
+    ]
+
+
+def test_a_client_that_makes_names_up_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    unknown = UnknownFields()
+    for i in range(500):
+        unknown.warn({f"x{i}": 1})
+    assert len(caplog.records) == 100
