@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -19,6 +21,11 @@ from chiasm.models.loader import fill_model, load_model
 from chiasm.models.registry import Checkpoint
 from chiasm.ops.paged_attention import KVCache, SequenceRows, build_batch
 from chiasm.schema.facts import ModelFacts
+from chiasm.schema.media import PixelRef
+from chiasm.schema.plan import EncoderMode
+from chiasm.vision.cost import unit_cost
+from chiasm.vision.encode import UnitEncoder
+from chiasm.vision.plan import plan_vision
 from tests.prompts import Prompt
 from tests.ranks import RankPool
 
@@ -202,3 +209,96 @@ def _compute_on_rank(
     hidden = run_decoder(model, prompts, chunks=(7, 1), dtype=dtype)
     logits = model.compute_logits(hidden[-1])
     return [encode(model, prompts), *hidden, *([logits] if dtype == torch.float32 else [])]
+
+
+def encoder_mode_equals_one_rank(
+    family: Family, pool: RankPool, size: int, prompts: Sequence[Prompt], mode: EncoderMode, dtype: torch.dtype
+) -> None:
+    """A plan's features on ``size`` ranks equal one rank's, on every rank, in storage of exactly their size.
+
+    One rank that encodes each owner's units apart gives the same to the last bit. Encoding all at once may differ in
+    the last bits, because a matrix product's order of summation can depend on its number of rows.
+    """
+    [alone] = pool.run(1, encode_on_rank, family.folder, prompts, "data", dtype)
+    computed = pool.run(size, encode_on_rank, family.folder, prompts, mode, dtype)
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-5
+    for rank in computed:
+        assert rank.features.keys() == alone.features.keys()
+        for key, features in rank.features.items():
+            torch.testing.assert_close(features, alone.features[key], rtol=0, atol=tolerance)
+        assert rank.storage_bytes == {key: features.nbytes for key, features in rank.features.items()}
+    if mode != "weights":
+        [apart] = pool.run(
+            1, encode_owners_apart, family.folder, prompts, [rank.keys_read for rank in computed], dtype
+        )
+        for rank in computed:
+            assert all(torch.equal(features, apart[key]) for key, features in rank.features.items())
+    if mode == "weights":
+        assert all(rank.keys_read == alone.keys_read for rank in computed)
+    else:
+        read = [key for rank in computed for key in rank.keys_read]
+        assert sorted(read) == sorted(alone.keys_read), "every unit's pixels are read by exactly one rank"
+
+
+def encode_owners_apart(
+    group: Group, folder: Path, prompts: Sequence[Prompt], owned: Sequence[Sequence[str]], dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Features by unit key, each owner's units encoded together and apart from the others', on one rank."""
+    model = load_model(folder, dtype=dtype, device=CPU).model
+    rows, units = rows_by_key(prompts), {}
+    for prompt in prompts:
+        units |= {unit.key: unit for item in prompt.items for unit in item.units}
+    features: dict[str, Tensor] = {}
+    for keys in filter(None, owned):
+        pixels = torch.from_numpy(np.concatenate([rows[key] for key in keys]))
+        with torch.inference_mode():
+            packed = model.encode_vision(pixels, [units[key].grid for key in keys])
+        features |= dict(zip(keys, packed.split([units[key].num_tokens for key in keys]), strict=True))
+    return features
+
+
+def rows_by_key(prompts: Sequence[Prompt]) -> dict[str, npt.NDArray[np.uint8]]:
+    """Each unit's pixels, uint8 [patches, row_bytes]."""
+    return {
+        unit.key: pixels[unit.pixels.first_row :][: unit.pixels.num_rows]
+        for prompt in prompts
+        for item, pixels in zip(prompt.items, prompt.pixels, strict=True)
+        for unit in item.units
+    }
+
+
+class EncodedOnRank(NamedTuple):
+    """What a rank has after a plan, and what it read for it."""
+
+    features: dict[str, Tensor]
+    storage_bytes: dict[str, int]
+    keys_read: list[str]
+    failed: frozenset[str]
+
+
+def encode_on_rank(
+    group: Group, folder: Path, prompts: Sequence[Prompt], mode: EncoderMode, dtype: torch.dtype, unreadable: str = ""
+) -> EncodedOnRank:
+    """Encode all media of some prompts as a runner does; pixels of the unit ``unreadable`` can't be read."""
+    vision_group = group if mode == "weights" else SOLO
+    loaded = load_model(folder, dtype=dtype, device=CPU, vision_group=vision_group)
+    rows = rows_by_key(prompts)
+    units = [unit for prompt in prompts for item in prompt.items for unit in item.units]
+    key_of = {id(unit.pixels): unit.key for unit in units}
+    keys_read: list[str] = []
+
+    def read_rows(ref: PixelRef) -> npt.NDArray[np.uint8]:
+        key = key_of[id(ref)]
+        if key == unreadable:
+            raise RuntimeError("gone")
+        keys_read.append(key)
+        return rows[key]
+
+    plan = plan_vision(
+        units, num_ranks=group.size, mode=mode, cost=lambda unit: unit_cost(loaded.facts.encoder, unit)
+    )
+    encoder = UnitEncoder(loaded.model.encode_vision, loaded.model.hidden_size, group, read_rows, CPU, dtype)
+    with torch.inference_mode():
+        encoded = encoder.encode(plan)
+    storage = {key: features.untyped_storage().nbytes() for key, features in encoded.features.items()}
+    return EncodedOnRank({k: v.clone() for k, v in encoded.features.items()}, storage, keys_read, encoded.failed)

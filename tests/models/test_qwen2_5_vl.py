@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from chiasm.models.loader import load_model
+from chiasm.schema.plan import EncoderMode
 from tests import invariants
 from tests.checkpoints import IMAGE_PROCESSOR, SavedModel
 from tests.invariants import CPU, Family
@@ -110,3 +111,15 @@ def test_sharded_equals_one_rank(
 ) -> None:
     prompts = [prompt_of(family, name) for name in ("text", "two images of different sizes")]
     invariants.sharded_equals_whole(family, rank_pool, size, prompts, sharding, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("size", "mode"),
+    [*((size, mode) for size in (2, 3, 4, 8) for mode in ("data", "auto")), (2, "weights"), (4, "weights")],
+)
+def test_encoder_mode_equals_one_rank(
+    family: Family, rank_pool: RankPool, size: int, mode: EncoderMode, dtype: torch.dtype
+) -> None:
+    prompts = [prompt_of(family, name) for name in ("one image", "two images of different sizes", "several frames")]
+    invariants.encoder_mode_equals_one_rank(family, rank_pool, size, prompts, mode, dtype)

@@ -68,7 +68,9 @@ class StepBudget:
     def take(self, sequence: Sequence, reach: VisionReach, cache: EncoderCache) -> None:
         """Spend the budget on what ``vision_reach`` allowed, and pin the units."""
         self.tokens -= reach.num_tokens
-        for unit in reach.units:
+        # Cached units first: pinned, they can't be evicted to make room for the new ones.
+        cached = [unit for unit in reach.units if unit.key in cache]
+        for unit in (*cached, *reach.units):
             if unit.key not in cache:
                 self.units[unit.key] = unit
                 self.patches -= unit.num_patches

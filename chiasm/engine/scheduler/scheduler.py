@@ -261,12 +261,15 @@ class Scheduler:
         self._unpin_read_units(sequence, before, after)
 
     def _unpin_read_units(self, sequence: Sequence, before: int, after: int) -> None:
+        """Let go of units that are read to their end.
+
+        Only a unit that is read in part stays pinned, so a sequence never pins more than one between steps; a unit
+        that comes again later in the prompt is encoded again if it had to make room meanwhile.
+        """
         items = sequence.request.items
-        if not items or before >= items[-1].end:
-            return
-        still_needed = {placed.unit.key for placed in units_between(items, after, items[-1].end)}
+        read_in_part = {placed.unit.key for placed in units_between(items, after, after + 1) if placed.start < after}
         for placed in units_between(items, before, after):
-            if placed.stop <= after and placed.unit.key not in still_needed:
+            if placed.stop <= after and placed.unit.key not in read_in_part:
                 self._encoder_cache.unpin(placed.unit.key, sequence.request_id)
 
     def _append(self, sequence: Sequence, token: SampledToken) -> None:

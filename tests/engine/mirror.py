@@ -1,0 +1,174 @@
+"""A rank without tensors: it obeys plans, checks that each makes sense, and "samples" what can be foreseen."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
+from chiasm.schema.facts import EncoderShape
+from chiasm.schema.media import MediaItem, PixelRef, Unit
+from chiasm.schema.output import SequenceDelta
+from chiasm.schema.plan import SampledToken, StartedRequest, StepPlan, StepResult
+from chiasm.schema.request import EngineRequest
+from chiasm.schema.sampling import SamplingParams
+from chiasm.vision.frames import units_between
+
+BLOCK_SIZE = 4
+SHAPE = EncoderShape(8, 16, 3, 4, 2, 16, 2)
+PATCHES_PER_TOKEN = 4
+
+
+def limits(**changes: object) -> SchedulerLimits:
+    """Small limits, so that every one of them binds."""
+    values: dict[str, object] = {
+        "num_blocks": 16,
+        "block_size": BLOCK_SIZE,
+        "max_model_len": 48,
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 12,
+        "max_num_batched_patches": 32,
+        "encoder_cache_tokens": 16,
+        "enable_prefix_caching": True,
+        "num_ranks": 2,
+        "encoder_mode": "data",
+        "encoder": SHAPE,
+        "eos_token_ids": (7,),
+    }
+    return SchedulerLimits(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def image(offset: int, *units: tuple[str, int]) -> MediaItem:
+    """An item of units (key, tokens)."""
+    made = tuple(Unit(key, (2, 2 * n), n, PixelRef("", 0, n * PATCHES_PER_TOKEN, 1)) for key, n in units)
+    return MediaItem("image", offset, sum(n for _, n in units), made)
+
+
+def request(
+    name: str, num_tokens: int, *items: MediaItem, max_tokens: int = 3, first_token: int = 100
+) -> EngineRequest:
+    """A prompt of counted tokens."""
+    tokens = tuple(range(first_token, first_token + num_tokens))
+    return EngineRequest(name, tokens, items, SamplingParams(max_tokens=max_tokens, temperature=0))
+
+
+@dataclass
+class _Record:
+    tokens: list[int]
+    items: tuple[MediaItem, ...]
+    blocks: list[int] = field(default_factory=list)
+
+
+class MirrorRank:
+    """Keeps what a rank would keep.
+
+    Attributes:
+        records: sequences by name.
+        features: unit keys that it holds.
+        content: block -> the tokens and units in it, as far as written.
+        failing: unit keys that can't be encoded.
+    """
+
+    def __init__(self, limits: SchedulerLimits, failing: Collection[str] = ()) -> None:
+        self._limits = limits
+        self.failing = set(failing)
+        self.records: dict[str, _Record] = {}
+        self.features: set[str] = set()
+        self.content: dict[int, list[object]] = {}
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Obey a plan, or fail the test."""
+        for name in plan.dropped:
+            del self.records[name]
+        for key in plan.evicted:
+            self.features.remove(key)
+        for started in plan.started:
+            self._start(started)
+        failed = self._encode(plan)
+        assert sum(part.num_new_tokens for part in plan.scheduled) <= self._limits.max_num_batched_tokens
+        sampled = []
+        for part in plan.scheduled:
+            record = self.records[part.request_id]
+            if part.new_token_id is not None:
+                record.tokens.append(part.new_token_id)
+            record.blocks += part.new_block_ids
+            start, stop = part.num_computed_tokens, part.num_computed_tokens + part.num_new_tokens
+            assert part.num_new_tokens > 0
+            assert part.is_sampling == (stop == len(record.tokens))
+            read = [placed.unit.key for placed in units_between(record.items, start, stop)]
+            if set(read) & failed:
+                continue
+            assert set(read) <= self.features, "it would read features that it does not have"
+            self._write(record, start, stop)
+            if part.is_sampling:
+                sampled.append(SampledToken(part.request_id, next_token(record.tokens)))
+        self._check_blocks_are_not_shared_while_written(plan)
+        return StepResult(
+            plan.step, tuple(sampled), dict.fromkeys(failed, "broken"), (0.0,) * 2 if plan.vision else ()
+        )
+
+    def _start(self, started: StartedRequest) -> None:
+        assert started.request_id not in self.records
+        self.records[started.request_id] = _Record(list(started.token_ids), started.items)
+
+    def _encode(self, plan: StepPlan) -> set[str]:
+        if plan.vision is None:
+            return set()
+        units = plan.vision.units
+        patches = sum(unit.num_patches for unit in units)
+        assert len({unit.key for unit in units}) == len(units)
+        assert len(units) == 1 or patches <= self._limits.max_num_batched_patches
+        assert not {unit.key for unit in units} & self.features, "encoded again"
+        failed = {unit.key for unit in units} & self.failing
+        self.features |= {unit.key for unit in units} - failed
+        return failed
+
+    def _write(self, record: _Record, start: int, stop: int) -> None:
+        """Write keys and values, and check that the history is this sequence's own."""
+        keys = {position: placed.unit.key for placed in units_between(record.items, 0, stop)
+                for position in range(placed.start, placed.stop)}  # fmt: skip
+        for position in range(stop):
+            block, offset = record.blocks[position // BLOCK_SIZE], position % BLOCK_SIZE
+            written = self.content.setdefault(block, [None] * BLOCK_SIZE)
+            entry = (record.tokens[position], keys.get(position))
+            if position >= start:
+                written[offset] = entry
+            assert written[offset] == entry, "the history in its blocks is not its own"
+
+    def _check_blocks_are_not_shared_while_written(self, plan: StepPlan) -> None:
+        written = [
+            record.blocks[position // BLOCK_SIZE]
+            for part in plan.scheduled
+            for record in [self.records[part.request_id]]
+            for position in range(
+                part.num_computed_tokens, part.num_computed_tokens + part.num_new_tokens, BLOCK_SIZE
+            )
+        ]
+        assert len(set(written)) == len(written)
+
+
+def next_token(tokens: list[int]) -> int:
+    """What the mirror samples: it depends on all tokens before, and is never the end of sequence."""
+    return 1000 + (sum(tokens) * 31 + len(tokens)) % 997
+
+
+def answer_of(request: EngineRequest) -> list[int]:
+    """The tokens that a request must get, whatever is scheduled beside it."""
+    tokens = list(request.token_ids)
+    for _ in range(request.sampling.max_tokens or 0):
+        tokens.append(next_token(tokens))
+    return tokens[len(request.token_ids) :]
+
+
+def run_until_idle(scheduler: Scheduler, rank: MirrorRank, max_steps: int = 500) -> dict[str, list[SequenceDelta]]:
+    """Step until nothing is left; the deltas by sequence."""
+    deltas: dict[str, list[SequenceDelta]] = {}
+    for _ in range(max_steps):
+        for delta in scheduler.take_deltas():
+            deltas.setdefault(delta.request_id, []).append(delta)
+        if not scheduler.has_work:
+            return deltas
+        plan = scheduler.schedule()
+        assert plan.scheduled, "a step in which nothing happens would be repeated for ever"
+        scheduler.apply(plan, rank.execute(plan))
+    raise AssertionError("the scheduler does not come to an end")

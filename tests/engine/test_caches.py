@@ -1,0 +1,143 @@
+"""Accounting of the KV blocks and of the encoder's features."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chiasm.engine.cache.block_hash import block_hash, first_parent
+from chiasm.engine.cache.block_pool import BlockPool
+from chiasm.engine.cache.encoder_cache import EncoderCache
+from chiasm.schema.media import MediaItem, PixelRef, Unit
+
+_PIXELS = PixelRef("", 0, 4, 1)
+
+
+def _item(offset: int, *keys: str) -> MediaItem:
+    return MediaItem("image", offset, len(keys), tuple(Unit(key, (2, 2), 1, _PIXELS) for key in keys))
+
+
+def test_blocks_are_handed_out_once_and_come_back() -> None:
+    pool = BlockPool(4, is_caching=True)
+    first = pool.allocate(3)
+    second = pool.allocate(1)
+    assert sorted(first + second) == [0, 1, 2, 3]
+    assert pool.num_free == 0
+    pool.release(first)
+    assert pool.num_free == 3
+    assert pool.num_held == 1
+
+
+def test_released_blocks_stay_findable_until_reused_the_end_of_a_sequence_first() -> None:
+    pool = BlockPool(3, is_caching=True)
+    blocks = pool.allocate(2)
+    for block, digest in zip(blocks, (b"a", b"b"), strict=True):
+        pool.remember(block, digest)
+    pool.release(blocks)
+    assert pool.find_prefix([b"a", b"b"]) == blocks
+    pool.allocate(2)  # the one never used, then the end of the sequence
+    assert pool.find_prefix([b"a", b"b"]) == blocks[:1]
+
+
+def test_a_found_prefix_is_held_and_counts_as_taken() -> None:
+    pool = BlockPool(2, is_caching=True)
+    blocks = pool.allocate(1)
+    pool.remember(blocks[0], b"a")
+    pool.release(blocks)
+    assert not pool.can_hold(blocks, 2)
+    assert pool.can_hold(blocks, 1)
+    pool.hold(blocks)
+    pool.hold(blocks)
+    pool.release(blocks)
+    assert pool.num_held == 1, "a second holder remains"
+
+
+def test_without_caching_nothing_is_findable() -> None:
+    pool = BlockPool(1, is_caching=False)
+    pool.remember(pool.allocate(1)[0], b"a")
+    assert pool.find_prefix([b"a"]) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        block_hash(first_parent("salt"), (1, 2), 0, ()),
+        block_hash(first_parent(""), (1, 3), 0, ()),
+        block_hash(first_parent(""), (1, 2), 0, (_item(1, "k"),)),
+        block_hash(block_hash(first_parent(""), (1, 2), 0, ()), (1, 2), 2, ()),
+    ],
+    ids=["salt", "tokens", "pixels", "parent"],
+)
+def test_hash_depends_on_all_that_the_keys_and_values_depend_on(other: bytes) -> None:
+    assert block_hash(first_parent(""), (1, 2), 0, ()) != other
+
+
+def test_hash_depends_on_which_unit_and_where() -> None:
+    parent = first_parent("")
+    hashes = {
+        block_hash(parent, (9, 9, 9), 0, items)
+        for items in [(_item(0, "a", "b"),), (_item(0, "b", "a"),), (_item(1, "a", "b"),), (_item(0, "a", "a"),)]
+    }
+    assert len(hashes) == 4
+
+
+def test_hash_ignores_media_outside_the_block() -> None:
+    parent = first_parent("")
+    assert block_hash(parent, (1, 2), 4, (_item(0, "a"), _item(6, "b"))) == block_hash(parent, (1, 2), 4, ())
+
+
+def test_pinned_units_stay_and_the_least_recently_used_go() -> None:
+    cache = EncoderCache(10)
+    assert cache.pin("a", 4, "r1") == []
+    assert cache.pin("b", 4, "r2") == []
+    cache.unpin("a", "r1")
+    cache.unpin("b", "r2")
+    cache.pin("a", 4, "r3")  # used again: now the younger one
+    assert cache.pin("c", 5, "r3") == ["b"]
+    assert "a" in cache
+    assert "b" not in cache
+
+
+def test_a_unit_pinned_twice_is_counted_once() -> None:
+    cache = EncoderCache(10)
+    cache.pin("a", 6, "r1")
+    assert cache.can_pin({"a": 6, "b": 4})
+    assert not cache.can_pin({"b": 5})
+    cache.pin("a", 6, "r2")
+    cache.unpin_all("r1")
+    assert cache.num_pinned_tokens == 6
+    cache.unpin_all("r2")
+    assert cache.num_pinned_tokens == 0
+
+
+def test_a_failed_unit_leaves_no_trace() -> None:
+    cache = EncoderCache(10)
+    cache.pin("a", 6, "r1")
+    cache.forget("a")
+    cache.unpin_all("r1")
+    assert (cache.num_tokens, cache.num_pinned_tokens) == (0, 0)
+    assert "a" not in cache
+
+
+_STEPS = st.lists(st.tuples(st.sampled_from("pu"), st.integers(0, 5), st.integers(0, 3)), max_size=60)
+
+
+@given(steps=_STEPS)
+def test_encoder_cache_adds_up_whatever_happens(steps: list[tuple[str, int, int]]) -> None:
+    """A mirror that holds what it is told to hold agrees with the accounting, and never exceeds the capacity."""
+    cache = EncoderCache(8)
+    held: dict[str, int] = {}
+    for action, unit, holder in steps:
+        key, rows, name = f"u{unit}", unit % 3 + 1, f"r{holder}"
+        if action == "u":
+            cache.unpin(key, name)
+        elif cache.can_pin({key: rows}):
+            for evicted in cache.pin(key, rows, name):
+                del held[evicted]
+            held[key] = rows
+        assert sum(held.values()) == cache.num_tokens <= cache.capacity
+        assert cache.num_pinned_tokens <= cache.num_tokens
+    for holder in range(4):
+        cache.unpin_all(f"r{holder}")
+    assert cache.num_pinned_tokens == 0

@@ -1,0 +1,244 @@
+"""The scheduler's policy, and what must hold whatever it decides."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
+from chiasm.schema.plan import StepPlan
+from chiasm.schema.request import EngineRequest
+from chiasm.schema.sampling import SamplingParams
+from tests.engine.mirror import MirrorRank, answer_of, image, limits, request, run_until_idle
+
+
+def started(own: SchedulerLimits, *requests: EngineRequest) -> tuple[Scheduler, MirrorRank]:
+    scheduler = Scheduler(own)
+    for one in requests:
+        scheduler.add(one)
+    return scheduler, MirrorRank(own)
+
+
+def step(scheduler: Scheduler, rank: MirrorRank) -> StepPlan:
+    plan = scheduler.schedule()
+    scheduler.apply(plan, rank.execute(plan))
+    return plan
+
+
+def tokens_of(plan: StepPlan) -> dict[str, int]:
+    return {part.request_id: part.num_new_tokens for part in plan.scheduled}
+
+
+def test_a_long_prompt_is_computed_in_chunks_and_others_decode_beside_it() -> None:
+    scheduler, rank = started(limits(), request("a", 3), request("b", 20))
+    assert tokens_of(step(scheduler, rank)) == {"a": 3, "b": 9}
+    assert tokens_of(step(scheduler, rank)) == {"a": 1, "b": 11}
+    assert tokens_of(step(scheduler, rank)) == {"a": 1, "b": 1}
+
+
+def test_no_more_sequences_run_than_allowed() -> None:
+    scheduler, rank = started(limits(max_num_seqs=2), *(request(name, 2) for name in "abc"))
+    assert set(tokens_of(step(scheduler, rank))) == {"a", "b"}
+
+
+def test_a_chunk_ends_before_the_first_unit_over_the_budget() -> None:
+    clip = image(1, ("f0", 4), ("f1", 4), ("f2", 4))
+    scheduler, rank = started(limits(max_num_batched_tokens=32), request("a", 16, clip))
+    plan = step(scheduler, rank)
+    assert [unit.key for unit in plan.vision.units] == ["f0", "f1"], "32 patches"
+    assert tokens_of(plan) == {"a": 9}, "one token of text and two frames"
+    assert tokens_of(step(scheduler, rank)) == {"a": 7}
+
+
+def test_a_unit_larger_than_the_budget_is_encoded_alone() -> None:
+    scheduler, rank = started(limits(), request("a", 20, image(0, ("huge", 12), ("next", 1))))
+    plan = step(scheduler, rank)
+    assert [unit.key for unit in plan.vision.units] == ["huge"]
+
+
+def test_only_units_that_the_chunk_needs_are_encoded() -> None:
+    scheduler, rank = started(limits(max_num_batched_tokens=4), request("a", 20, image(2, ("f0", 4), ("f1", 4))))
+    assert [unit.key for unit in step(scheduler, rank).vision.units] == ["f0"]
+
+
+def test_the_same_unit_in_two_requests_and_twice_in_one_is_encoded_once() -> None:
+    twice = (image(0, ("same", 4)), image(5, ("same", 4)))
+    scheduler, rank = started(limits(max_num_batched_tokens=32), request("a", 10, *twice), request("b", 6, twice[0]))
+    assert [unit.key for unit in step(scheduler, rank).vision.units] == ["same"]
+    run_until_idle(scheduler, rank)
+    assert scheduler.stats().units_encoded == 1
+
+
+def test_a_shared_prefix_is_computed_once() -> None:
+    scheduler, rank = started(limits(max_num_batched_tokens=32), request("a", 13))
+    run_until_idle(scheduler, rank)
+    scheduler.add(request("b", 13))
+    plan = step(scheduler, rank)
+    assert tokens_of(plan) == {"b": 1}, "12 tokens are three full blocks"
+    deltas = run_until_idle(scheduler, rank)["b"]
+    assert deltas[0].num_cached_tokens == 12
+    assert scheduler.stats().prefix_hits == 12
+
+
+def test_a_prompt_that_is_cached_whole_still_computes_its_last_token() -> None:
+    scheduler, rank = started(limits(), request("a", 8))
+    run_until_idle(scheduler, rank)
+    scheduler.add(request("b", 8))
+    assert tokens_of(step(scheduler, rank)) == {"b": 4}
+
+
+def test_another_picture_behind_the_same_tokens_is_no_shared_prefix() -> None:
+    scheduler, rank = started(limits(), request("a", 9, image(0, ("one", 4))))
+    run_until_idle(scheduler, rank)
+    scheduler.add(request("b", 9, image(0, ("other", 4))))
+    assert tokens_of(step(scheduler, rank)) == {"b": 9}
+
+
+def test_the_newest_sequence_gives_way_when_blocks_run_out_and_ends_as_if_it_had_not() -> None:
+    own = limits(num_blocks=5, max_model_len=20, max_num_batched_tokens=32)
+    requests = [request("a", 8, max_tokens=8), request("b", 8, max_tokens=8, first_token=300)]
+    scheduler, rank = started(own, *requests)
+    deltas = run_until_idle(scheduler, rank)
+    assert scheduler.stats().num_preemptions > 0
+    for one in requests:
+        assert [token for delta in deltas[one.request_id] for token in delta.token_ids] == answer_of(one)
+
+
+def test_a_failed_unit_ends_its_requests_and_no_other() -> None:
+    own = limits(max_num_batched_tokens=32)
+    scheduler, rank = started(
+        own, request("bad", 6, image(0, ("broken", 4))), request("good", 6, image(0, ("fine", 4))), request("text", 3)
+    )
+    rank.failing.add("broken")
+    deltas = run_until_idle(scheduler, rank)
+    assert [(delta.finish_reason, delta.error) for delta in deltas["bad"]] == [("error", "broken")]
+    assert deltas["good"][-1].finish_reason == deltas["text"][-1].finish_reason == "length"
+    assert scheduler.stats().kv_blocks_used == 0
+    # The unit is tried again for the next one who asks.
+    rank.failing.clear()
+    scheduler.add(request("again", 6, image(0, ("broken", 4))))
+    assert run_until_idle(scheduler, rank)["again"][-1].finish_reason == "length"
+
+
+def test_an_abort_frees_everything_wherever_the_sequence_is() -> None:
+    scheduler, rank = started(limits(max_num_seqs=1), request("runs", 6, image(0, ("k", 4))), request("waits", 6))
+    step(scheduler, rank)
+    scheduler.abort(["runs", "waits", "unknown"])
+    assert {delta.request_id: delta.finish_reason for delta in scheduler.take_deltas() if delta.finish_reason} == {
+        "runs": "abort",
+        "waits": "abort",
+    }
+    assert not scheduler.has_work
+    stats = scheduler.stats()
+    assert (stats.kv_blocks_used, stats.encoder_tokens_used, stats.num_running, stats.num_waiting) == (0, 0, 0, 0)
+
+
+def test_stop_tokens_and_end_of_sequence_end_an_answer() -> None:
+    def end(**params: object) -> tuple[object, object, int]:
+        one = request("a", 2, max_tokens=5)
+        one = msgspec.structs.replace(one, sampling=SamplingParams(max_tokens=5, temperature=0, **params))
+        own = limits(eos_token_ids=(answer_of(one)[1],))
+        scheduler, rank = started(own, one)
+        deltas = run_until_idle(scheduler, rank)["a"]
+        return deltas[-1].finish_reason, deltas[-1].stop_token_id, len(deltas)
+
+    third = answer_of(request("a", 2, max_tokens=5))[2]
+    assert end() == ("stop", None, 2)
+    assert end(ignore_eos=True) == ("length", None, 5)
+    assert end(ignore_eos=True, stop_token_ids=(third,)) == ("stop", third, 3)
+
+
+def test_an_answer_ends_where_the_context_ends() -> None:
+    scheduler, rank = started(limits(max_model_len=10), request("a", 8, max_tokens=50))
+    assert len(run_until_idle(scheduler, rank)["a"]) == 2
+
+
+_REQUESTS = st.lists(
+    st.tuples(
+        st.integers(1, 20),  # tokens of text
+        st.lists(st.lists(st.tuples(st.sampled_from("uvwxyz"), st.just(0)), min_size=1, max_size=3), max_size=2),
+        st.integers(1, 8),  # tokens of the answer
+        st.integers(0, 3),  # steps after which it arrives
+        st.booleans(),  # whether it is aborted later
+    ),
+    min_size=1,
+    max_size=8,
+)
+_SIZES = {key: size for size, key in enumerate("uvwxyz", start=1)}
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    described=_REQUESTS,
+    num_blocks=st.integers(12, 20),
+    tokens=st.integers(1, 24),
+    patches=st.sampled_from([4, 16, 64]),
+    encoder_tokens=st.integers(6, 20),
+    caches=st.booleans(),
+    failing=st.sampled_from(["", "w", "uz"]),
+)
+def test_everything_adds_up_whatever_comes(
+    described: list[tuple[int, list[list[tuple[str, int]]], int, int, bool]],
+    num_blocks: int,
+    tokens: int,
+    patches: int,
+    encoder_tokens: int,
+    caches: bool,
+    failing: str,
+) -> None:
+    """Every request gets its own answer, plans obey their limits, and nothing is held at the end."""
+    own = limits(
+        num_blocks=num_blocks,
+        max_num_batched_tokens=tokens,
+        max_num_batched_patches=patches,
+        encoder_cache_tokens=encoder_tokens,
+        enable_prefix_caching=caches,
+    )
+    scheduler, rank = Scheduler(own), MirrorRank(own, failing)
+    requests = [_make(f"r{index}", *entry[:3]) for index, entry in enumerate(described)]
+    aborted = set()
+    deltas = {one.request_id: [] for one in requests}
+
+    def collect() -> None:
+        for delta in scheduler.take_deltas():
+            deltas[delta.request_id].append(delta)
+
+    for one, (_, _, _, delay, is_aborted) in zip(requests, described, strict=True):
+        scheduler.add(one)
+        for _ in range(delay):
+            if scheduler.has_work:
+                step(scheduler, rank)
+        if is_aborted and scheduler.has_work:
+            scheduler.abort([one.request_id])
+            aborted.add(one.request_id)
+    collect()
+    for name, news in run_until_idle(scheduler, rank).items():
+        deltas[name] += news
+    for one in requests:
+        _check_answer(one, deltas[one.request_id], one.request_id in aborted, failing)
+    stats = scheduler.stats()
+    assert (stats.kv_blocks_used, stats.encoder_tokens_used, stats.num_running, stats.num_waiting) == (0, 0, 0, 0)
+
+
+def _make(name: str, num_text: int, clips: list[list[tuple[str, int]]], max_tokens: int) -> EngineRequest:
+    items, offset = [], num_text
+    for clip in clips:
+        items.append(image(offset, *((key, _SIZES[key]) for key, _ in clip)))
+        offset = items[-1].end + 1
+    total = min(offset, 40)
+    kept = tuple(item for item in items if item.end <= total)
+    return request(name, total, *kept, max_tokens=max_tokens)
+
+
+def _check_answer(one: EngineRequest, deltas: list, is_aborted: bool, failing: str) -> None:
+    got = [token for delta in deltas for token in delta.token_ids]
+    expected = answer_of(one)
+    assert got == expected[: len(got)], "another answer than it would get alone"
+    assert sum(delta.finish_reason is not None for delta in deltas) == 1
+    reads_failing = any(unit.key in failing for item in one.items for unit in item.units)
+    if deltas[-1].finish_reason == "error":
+        assert reads_failing
+    elif not is_aborted:
+        assert not reads_failing
+        assert got == expected
