@@ -138,6 +138,16 @@ def features_equal_reference(family: Family, prompt: Prompt, tolerance: float = 
     )
 
 
+def low_precision_is_close(family: Family, prompt: Prompt, dtype: torch.dtype) -> None:
+    """Logits with weights, activations and cache in ``dtype`` are those of float32 but for rounding."""
+    model = load_model(family.folder, dtype=dtype, device=CPU).model
+    [hidden] = run_decoder(model, [prompt], chunks=(5, 1), dtype=dtype)
+    assert hidden.dtype == dtype
+    expected = family.reference_logits(prompt)
+    error = (model.compute_logits(hidden) - expected).square().mean().sqrt()
+    assert error < 0.03 * expected.std()
+
+
 def chunked_equals_whole(family: Family, prompt: Prompt, chunks: Sequence[int]) -> None:
     """Prefilling in chunks, and decoding, gives what one prefill gives."""
     [whole] = run_decoder(family.model, [prompt], dtype=torch.float32)

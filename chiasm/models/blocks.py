@@ -102,13 +102,24 @@ def read_patch_processor(processor: dict[str, Any], defaults: PatchProcessorSpec
 
 
 def read_normalisation(processor: dict[str, Any]) -> PixelNormalisation:
-    """What the image processor makes of a byte: (byte * rescale_factor - mean) / std, each step where it is on."""
-    rescale = processor.get("rescale_factor", 1 / 255) if processor.get("do_rescale", True) else 1.0
-    mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-    if processor.get("do_normalize", True):
-        mean = tuple(processor.get("image_mean", CLIP_MEAN))
-        std = tuple(processor.get("image_std", CLIP_STD))
+    """What the image processor makes of a byte: (byte * rescale_factor - mean) / std, each step where it is on.
+
+    Raises:
+        UserError: if mean or std are not one number for each of three channels.
+    """
+    rescale = (processor.get("rescale_factor") or 1 / 255) if processor.get("do_rescale", True) else 1.0
+    if not processor.get("do_normalize", True):
+        return PixelNormalisation((rescale,) * 3, (0.0,) * 3)
+    mean = _read_channels(processor, "image_mean", CLIP_MEAN)
+    std = _read_channels(processor, "image_std", CLIP_STD)
     return PixelNormalisation(
         scale=tuple(rescale / channel for channel in std),
         shift=tuple(-channel_mean / channel_std for channel_mean, channel_std in zip(mean, std, strict=True)),
     )
+
+
+def _read_channels(processor: dict[str, Any], key: str, default: Sequence[float]) -> Sequence[float]:
+    values = processor.get(key) or default
+    if not isinstance(values, Sequence) or len(values) != 3:
+        raise UserError(f"{key} of the image processor must be three numbers, got {shorten(values)}.", param="model")
+    return values

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
+from torch import Tensor, nn
 
 from chiasm.layers.patch_embedding import PixelNormalisation
 from chiasm.layers.weight import Placement
@@ -85,7 +85,7 @@ class VisionLanguageModel(Protocol):
 class LoadableModel(VisionLanguageModel, Protocol):
     """A model that is still to be filled from a checkpoint."""
 
-    def named_parameters(self) -> Any:
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """As of ``torch.nn.Module``: (name, weight) of every parameter, a shared one once."""
 
     def finish_loading(self) -> None:
@@ -112,7 +112,6 @@ class ModelEntry(Generic[ConfigT]):
     """A family of models.
 
     Attributes:
-        model_types: its names in ``config.json``.
         parse_config: ``config.json`` -> the family's config; raises UserError for what it can't honour.
         facts: (config, settings of the image processor, generation config) -> facts.
         normalisation: settings of the image processor -> how bytes are normalised.
@@ -122,7 +121,6 @@ class ModelEntry(Generic[ConfigT]):
         module_name: (name of a checkpoint tensor, config) -> name of the weight's part; None drops the tensor.
     """
 
-    model_types: tuple[str, ...]
     parse_config: Callable[[dict[str, Any]], ConfigT]
     facts: Callable[[ConfigT, dict[str, Any], dict[str, Any]], ModelFacts]
     normalisation: Callable[[dict[str, Any]], PixelNormalisation]

@@ -137,6 +137,7 @@ def parse_config(raw: dict[str, Any]) -> Config:
         "mrope_section": rope.get("mrope_section") or (16, 24, 24),
     }
     tied = bool(raw.get("tie_word_embeddings") or text.get("tie_word_embeddings"))
+    # Null means a key-value head for each query head.
     heads = {"num_key_value_heads": text.get("num_key_value_heads", 8) or text.get("num_attention_heads")}
     config = Config(
         vision=read_config(raw.get("vision_config") or {}, VisionConfig, "vision_config"),
@@ -456,7 +457,6 @@ def module_name(name: str, config: Config) -> str | None:
 
 
 MODEL = ModelEntry(
-    model_types=("qwen2_5_vl",),
     parse_config=parse_config,
     facts=read_facts,
     normalisation=read_normalisation,

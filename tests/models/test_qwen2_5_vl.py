@@ -76,6 +76,11 @@ def test_features_equal_hugging_face(family: Family, name: str) -> None:
     invariants.features_equal_reference(family, prompt_of(family, name))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_low_precision_is_close(family: Family, dtype: torch.dtype) -> None:
+    invariants.low_precision_is_close(family, prompt_of(family, "one image"), dtype)
+
+
 @pytest.mark.parametrize("chunks", [(1, 1, 1), (8, 8, 8), (5, 17, 1, 1), (40, 1, 1, 1)])
 def test_chunked_prefill_equals_whole(family: Family, chunks: tuple[int, ...]) -> None:
     invariants.chunked_equals_whole(family, prompt_of(family, "one image"), chunks)

@@ -133,6 +133,12 @@ def test_eos_falls_back_to_the_config(config: Config) -> None:
     assert read_facts(config, {}, {"eos_token_id": 7}).eos_token_ids == (7,)
 
 
+@pytest.mark.parametrize("mean", [0.5, [0.5, 0.5]])
+def test_a_mean_that_is_not_three_numbers_is_refused(mean: Any) -> None:
+    with pytest.raises(UserError, match=r"image_mean .* must be three numbers"):
+        read_normalisation({"image_mean": mean})
+
+
 @pytest.mark.parametrize("switches", [{}, {"do_normalize": False}, {"do_rescale": False, "do_normalize": False}])
 def test_bytes_become_what_the_processor_of_hugging_face_makes(switches: dict[str, bool]) -> None:
     """Also that rows of patches are meant to be in its order: by merge block."""
