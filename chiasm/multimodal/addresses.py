@@ -6,8 +6,14 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 IPAddress = IPv4Address | IPv6Address
 
-# Global by the registry, yet a door to the inside: Azure serves machine settings and secrets there.
-_INSIDE_DESPITE_REGISTRY = IPv4Network("168.63.129.16/32")
+_ALSO_INSIDE = (
+    IPv4Network("168.63.129.16/32"),  # global by the registry, yet Azure serves machine settings and secrets there
+    # Reserved for protocols and documentation, which the tables of older Pythons know only in part:
+    IPv4Network("192.0.0.0/24"),
+    IPv4Network("192.88.99.0/24"),
+    IPv6Network("2001::/23"),
+    IPv6Network("3fff::/20"),
+)
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
 # IPv6 networks whose addresses stand for an IPv4 address, and how far right its lowest bit is.
 _EMBEDDING = (
@@ -27,5 +33,7 @@ def is_public(address: IPAddress) -> bool:
         for network, shift in _EMBEDDING:
             if address in network:
                 return is_public(IPv4Address(int(address) >> shift & 0xFFFFFFFF))
-        return address in _GLOBAL_UNICAST and address.is_global
-    return address.is_global and not address.is_multicast and address not in _INSIDE_DESPITE_REGISTRY
+        if address not in _GLOBAL_UNICAST:
+            return False
+    is_inside = address.is_multicast or any(address in network for network in _ALSO_INSIDE)
+    return address.is_global and not is_inside

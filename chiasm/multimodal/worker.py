@@ -10,6 +10,7 @@ import argparse
 import binascii
 import contextlib
 import os
+import signal
 import socket
 from pathlib import Path
 
@@ -89,11 +90,13 @@ def main() -> None:
     # Our own limit is checked against the header before any pixel is decoded, and may be higher than Pillow's.
     Image.MAX_IMAGE_PIXELS = None
     worker = Worker(args.pixel_folder, args.max_bytes, args.max_pixels, args.allowed_folder)
-    with socket.socket(socket.AF_UNIX) as connection:
+    with contextlib.suppress(OSError, EOFError), socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(args.socket))  # only now, with torch loaded: connecting says "ready"
-        with contextlib.suppress(ConnectionError, EOFError):
-            while True:
-                _serve_one(connection, worker)
+        while True:
+            _serve_one(connection, worker)
+    # The pool is gone: either it is about to kill us, or its process has died, and then the watch of
+    # die_with_parent cleans up and ends us. Returning here would cut that short.
+    signal.pause()
 
 
 def _parse_args() -> argparse.Namespace:

@@ -90,7 +90,7 @@ def is_gone(pid):
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def wait_until(is_true, seconds=20):
+def wait_until(is_true, seconds=60):
     deadline = time.monotonic() + seconds
     while not is_true():
         assert time.monotonic() < deadline
