@@ -27,7 +27,7 @@ PROMPTS = {
     "one column of merge blocks": [2, (1, 26, 2), 2],
     "a ribbon, 28 x 1988 pixels": [4, (1, 2, 142), 3],
     "several frames": [3, (3, 6, 10), 5],
-    "more frames than rows and columns": [2, (5, 4, 4), 3],
+    "more frames than rows and columns": [2, (9, 4, 4), 1],
 }
 WITH_IMAGES = [name for name, pieces in PROMPTS.items() if any(isinstance(piece, tuple) for piece in pieces)]
 
