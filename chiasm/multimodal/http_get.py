@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ssl
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -89,6 +90,7 @@ async def http_get(
     url = httpcore2.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.target)
     headers = [("Host", target.host_header), *_HEADERS]
     backend = _PinnedBackend(addresses, dialer or httpcore2.AnyIOBackend())
+    ssl_context = ssl_context or _system_ssl_context()
     try:
         async with (
             httpcore2.AsyncHTTPConnection(url.origin, ssl_context=ssl_context, network_backend=backend) as connection,
@@ -98,6 +100,11 @@ async def http_get(
             return Answer(response.status, _location(response), body)
     except _NETWORK_ERRORS as error:
         raise DownloadError from error
+
+
+@functools.cache  # reading the system's certificates takes 20 ms
+def _system_ssl_context() -> ssl.SSLContext:
+    return httpcore2.default_ssl_context()
 
 
 async def _read_body(response: httpcore2.Response, max_bytes: int) -> bytes:

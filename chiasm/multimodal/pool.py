@@ -95,11 +95,15 @@ class PreprocessPool:
     async def _serve(self, worker: WorkerProcess) -> None:
         try:
             while True:
-                pending = await self._jobs.get()
-                if not pending.result.done():  # else whoever asked has gone
-                    await _do(worker, pending)
+                await self._serve_one(worker)
         finally:
             worker.stop()
+
+    async def _serve_one(self, worker: WorkerProcess) -> None:
+        # A function of its own, so that the last picture is not kept while the worker waits for the next.
+        pending = await self._jobs.get()
+        if not pending.result.done():  # else whoever asked has gone
+            await _do(worker, pending)
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,8 @@ class _PendingJob:
 
 async def _do(worker: WorkerProcess, pending: _PendingJob) -> None:
     try:
-        pending.succeed(_item_of(await worker.run(pending.job, pending.payload)))
+        reply = await worker.run(pending.job, pending.payload)
+        pending.succeed(_item_of(reply, str(pending.path)))
     except asyncio.CancelledError:
         pending.fail(_closed_error())
         raise
@@ -131,9 +136,12 @@ async def _do(worker: WorkerProcess, pending: _PendingJob) -> None:
         pending.fail(error)
 
 
-def _item_of(reply: Reply) -> ProcessedItem:
+def _item_of(reply: Reply, path: str) -> ProcessedItem:
     match reply:
         case Done(item):
+            # The path is read, and later deleted, by processes that a worker taken over by a picture must not steer.
+            if any(unit.pixels.path != path for unit in item.units):
+                raise RuntimeError("a preprocessing worker answered with a file that is not its own")
             return item
         case Refused(message, param, status):
             raise UserError(message, param=param, status=status)

@@ -58,27 +58,26 @@ def parse_source(url: str, *, max_bytes: int, param: str | None = None) -> Media
     scheme = match[1].lower() if match else ""
     if scheme in ("http", "https"):
         return RemoteUrl(url)
-    rest = url[len(scheme) + 1 :]
     if scheme == "data":
-        return MediaSource("base64", _base64_text(rest, max_bytes, param))
+        return MediaSource("base64", _base64_text(url, len("data:"), max_bytes, param))
     if scheme == "file":
-        return MediaSource("file", _local_path(rest, param))
+        return MediaSource("file", _local_path(url[len("file:") :], param))
     message = f"a media URL must begin with http:, https:, data: or file:, got {shorten(url)}."
     raise UserError(message, param=param)
 
 
-def _base64_text(rest: str, max_bytes: int, param: str | None) -> bytes:
+def _base64_text(url: str, start: int, max_bytes: int, param: str | None) -> bytes:
     # Looked for in a short prefix: a URL of megabytes without a comma must not cost a scan by the pattern.
-    comma = rest.find(",", 0, _MAX_DATA_HEADER)
-    if comma < 0 or not _DATA_HEADER.fullmatch(rest, 0, comma):
+    comma = url.find(",", start, start + _MAX_DATA_HEADER)
+    if comma < 0 or not _DATA_HEADER.fullmatch(url, start, comma):
         _refuse("a data: URL must have the form data:image/png;base64,<data>.", param)
-    length = len(rest) - comma - 1
+    length = len(url) - comma - 1
     max_length = (max_bytes + 2) // 3 * 4
     if length > max_length:
         message = f"a data: URL may hold at most {max_length} characters of base64 ({max_bytes} bytes), got {length}."
         raise UserError(message, param=param, status=422)
     try:
-        return rest[comma + 1 :].encode("ascii")
+        return url[comma + 1 :].encode("ascii")
     except UnicodeEncodeError:
         _refuse("the data: URL is not valid base64.", param)
 

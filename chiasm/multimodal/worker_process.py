@@ -21,6 +21,7 @@ _MODULE = "chiasm.multimodal.worker"
 _START_TIMEOUT = 120.0
 _POLL_INTERVAL = 0.1
 _KILL_GRACE = 1.0
+_MAX_REPLY = 1 << 20
 # One core each, and no GPU: a decoder has no business there.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -86,6 +87,9 @@ class WorkerProcess:
         except (ConnectionError, EOFError) as error:
             self._replace()
             raise UserError("the image can't be decoded: its decoder crashed.", param=job.param) from error
+        except msgspec.MsgspecError:
+            self._replace()
+            raise
 
     def stop(self) -> None:
         """Kill the worker, which holds nothing worth saving, and remove its socket. Stopping twice does no harm."""
@@ -151,6 +155,8 @@ async def _exchange(connection: socket.socket, job: Job, payload: bytes) -> Repl
     await loop.sock_sendall(connection, PREFIX.pack(len(header), len(payload)) + header)
     await loop.sock_sendall(connection, payload)
     length, _ = PREFIX.unpack(await _receive(connection, PREFIX.size))
+    if length > _MAX_REPLY:
+        raise ConnectionError("the worker speaks nonsense")
     return msgspec.msgpack.decode(await _receive(connection, length), type=Reply)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
 
+import msgspec
 import psutil
 import pytest
 
@@ -18,7 +20,7 @@ from chiasm.errors import UserError
 from chiasm.multimodal import pool as pool_module
 from chiasm.multimodal import worker_process
 from chiasm.multimodal.in_memory import source_of_object
-from chiasm.multimodal.jobs import Done
+from chiasm.multimodal.jobs import PREFIX, Done
 from chiasm.multimodal.pixels import discard_pixels, read_rows
 from chiasm.multimodal.pool import PreprocessPool
 from chiasm.multimodal.processing import process_image
@@ -223,6 +225,31 @@ class TestTrouble:
         with pytest.raises(asyncio.CancelledError):
             running.run(cancel_as_the_result_arrives())
         assert list(running.pixels.iterdir()) == []
+
+    def test_a_worker_can_not_pass_off_another_file(self, running, monkeypatch, tmp_path):
+        victim = process_image(make_picture("noise", 28, 28), QWEN, tmp_path)
+
+        async def run(_worker, _job, _payload):
+            return Done(victim)
+
+        monkeypatch.setattr(WorkerProcess, "run", run)
+        with pytest.raises(RuntimeError, match="not its own"):
+            running.process(MediaSource("bytes", noise()))
+        assert read_rows(victim.units[0].pixels).size
+
+    @pytest.mark.parametrize("reply", [b"\x80", b"\x81\xa4type\xa4Nope", pickle.dumps(Done)])
+    def test_a_worker_that_speaks_nonsense_is_replaced(self, stopped, monkeypatch, reply):
+        running, pid = stopped
+
+        async def receive(_connection, length):
+            return PREFIX.pack(len(reply), 0) if length == PREFIX.size else reply
+
+        with monkeypatch.context() as patch:
+            patch.setattr(worker_process, "_receive", receive)
+            with pytest.raises(msgspec.MsgspecError):
+                running.process(MediaSource("bytes", noise()))
+        assert is_gone(pid)
+        discard_pixels(running.process(MediaSource("bytes", noise())))
 
     def test_a_hanging_decoder_is_killed(self, tmp_path):
         running = Running(tmp_path, num_workers=1, job_timeout=0.3)
