@@ -18,7 +18,7 @@ from chiasm.llm.inputs import as_conversations, as_prompts
 from chiasm.llm.serving import AsyncLLM
 from chiasm.llm.settings import engine_config
 from chiasm.schema.chat import PreparedPrompt
-from chiasm.schema.output import RequestOutput
+from chiasm.schema.output import EngineStats, RequestOutput
 from chiasm.schema.sampling import MAX_SEED, SamplingParams
 
 Result = TypeVar("Result")
@@ -135,6 +135,11 @@ class LLM:
     def summary(self) -> tuple[str, ...]:
         """What was chosen at start-up and why, a line each."""
         return self._engine.summary
+
+    @property
+    def stats(self) -> EngineStats:
+        """The engine's gauges and totals after its latest step."""
+        return self._engine.stats
 
     def close(self) -> None:
         """Stop the engine. May be called twice."""

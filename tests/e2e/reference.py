@@ -1,0 +1,77 @@
+"""Greedy answers of Hugging Face's own classes to the prompts that a ``chiasm.LLM`` gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers import AutoTokenizer
+
+from chiasm.multimodal.patches import cut_into_patches
+from chiasm.multimodal.resize import resize_bicubic
+from chiasm.multimodal.sizes import resized_size
+from chiasm.schema.media import PatchProcessorSpec
+from tests.checkpoints import IMAGE_PROCESSOR, SavedModel
+
+NUM_TOKENS = 16
+_SPEC = PatchProcessorSpec(14, 2, 2, IMAGE_PROCESSOR["min_pixels"], IMAGE_PROCESSOR["max_pixels"])  # type: ignore[arg-type]
+_MEAN, _STD = (np.array(IMAGE_PROCESSOR[key]) for key in ("image_mean", "image_std"))
+
+
+class Reference:
+    """Hugging Face's model with its tokenizer; pixels are normalised as its processor does it.
+
+    The resized bytes are ours: that they are those of Hugging Face's processor is tested with golden values.
+    """
+
+    def __init__(self, saved: SavedModel) -> None:
+        self._model = saved.reference
+        self._tokenizer = AutoTokenizer.from_pretrained(saved.folder)
+
+    def chat_prompt(self, messages: list[dict[str, Any]]) -> str:
+        """The chat template's text."""
+        return self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+
+    @torch.inference_mode()
+    def answer(self, prompt: str, images: list[Image.Image]) -> list[int]:
+        """``NUM_TOKENS`` greedy tokens, whatever they are."""
+        pixels, grids, media = [], [], {}
+        for image in images:
+            rows, grid = _patches(np.array(image))
+            pixels.append(rows)
+            grids.append(grid)
+            prompt = prompt.replace("<|image_pad|>", "<|hole|>" * (grid[1] * grid[2] // 4), 1)
+        ids = torch.tensor([self._tokenizer.encode(prompt.replace("<|hole|>", "<|image_pad|>"))])
+        if images:
+            media = {"pixel_values": torch.from_numpy(np.concatenate(pixels)), "image_grid_thw": torch.tensor(grids)}
+            media["mm_token_type_ids"] = (ids == self._model.config.image_token_id).int()
+        out = self._model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=NUM_TOKENS,
+            min_new_tokens=NUM_TOKENS,
+            do_sample=False,
+            eos_token_id=None,
+            **media,
+        )
+        return out[0, ids.shape[1] :].tolist()
+
+
+def _patches(image: np.ndarray) -> tuple[np.ndarray, tuple[int, int, int]]:
+    height, width = resized_size(image.shape[0], image.shape[1], _SPEC)
+    rows = cut_into_patches(resize_bicubic(image, height, width), _SPEC).reshape(-1, 3, 392).astype(np.float32)
+    normal = (rows / 255 - _MEAN[:, None]) / _STD[:, None]
+    return normal.reshape(-1, 1176).astype(np.float32), (1, height // 14, width // 14)
+
+
+def image_prompt(num_images: int, text: str = "What is this?") -> str:
+    """A plain prompt with so many pictures before its text."""
+    return "<|vision_start|><|image_pad|><|vision_end|>" * num_images + text
+
+
+def folder_of(saved: SavedModel) -> str:
+    """The checkpoint as a user names it."""
+    return str(Path(saved.folder))
