@@ -1,0 +1,1 @@
+"""The command line: ``chiasm serve`` and ``chiasm generate``."""

@@ -1,0 +1,106 @@
+"""The options of the commands. Those that set a field of a configuration have its name and its default."""
+
+# ruff: noqa: RUF009 - option() is dataclasses.field() with a help text
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from chiasm.cli.config_file import use_config_file
+from chiasm.cli.option_groups import option
+from chiasm.config.engine import DeviceName, DTypeName, EngineConfig, MediaConfig
+from chiasm.config.server import ServerConfig
+
+_E = EngineConfig(model="")
+_M = MediaConfig()
+_S = ServerConfig(model="any")
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", callback=use_config_file, is_eager=True, help="YAML file with options by name."),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """How the model is loaded and run; see ``EngineConfig`` and ``MediaConfig``."""
+
+    dtype: DTypeName = option(_E.dtype, "Type of weights and activations; auto picks by device.")
+    device: DeviceName = option(_E.device, "Where to compute; auto takes CUDA where there is one.")
+    max_model_len: int | None = option(None, "Longest prompt and answer together, in tokens.")
+    seed: int = option(_E.seed, "Makes sampling repeatable for requests that bring no seed.")
+    revision: str | None = option(None, "Branch, tag or commit on the hub.")
+    chat_template: str | None = option(None, "Jinja template for conversations, or a file with one.")
+
+    max_num_seqs: int = option(_E.max_num_seqs, "Most sequences computed at a time.")
+    max_num_batched_tokens: int = option(_E.max_num_batched_tokens, "Most tokens computed in one step.")
+    max_num_batched_patches: int = option(_E.max_num_batched_patches, "Most image patches encoded in one step.")
+    block_size: int = option(_E.block_size, "Tokens in a block of the KV cache.")
+    kv_cache_memory_bytes: int | None = option(
+        None, "Size of the KV cache on each rank; by what is free if not given."
+    )
+    gpu_memory_utilization: float = option(_E.gpu_memory_utilization, "Share of a GPU's memory to use.")
+    encoder_cache_tokens: int = option(_E.encoder_cache_tokens, "Image tokens whose features are kept.")
+    enable_prefix_caching: bool = option(
+        _E.enable_prefix_caching, "Keep the KV cache of ended requests for prompts that begin alike."
+    )
+
+    tensor_parallel_size: int = option(
+        _E.tensor_parallel_size, "Ranks that share the language model.", "--tensor-parallel-size", "-tp"
+    )
+    mm_encoder_tp_mode: Literal["weights", "data", "auto"] = option(
+        _E.mm_encoder_tp_mode,
+        "How the ranks share the vision encoder: weights cuts its weights, data spreads the images.",
+    )
+
+    limit_mm_per_prompt: str | None = option(
+        None, "Most items in a prompt: '{\"image\": 4}'. Also --limit-mm-per-prompt.image 4.", metavar="JSON"
+    )
+    mm_processor_kwargs: str | None = option(
+        None, 'Sizes of images: \'{"min_pixels": 3136, "max_pixels": 1003520}\'. Also by dotted keys.', metavar="JSON"
+    )
+    allowed_local_media_path: str | None = option(None, "Folder whose files file:// URLs may name.")
+    allowed_media_hosts: list[str] | None = option(
+        None, "Private host that images may come from all the same; repeatable.", metavar="HOST:PORT"
+    )
+    fetch_timeout: float = option(_M.fetch_timeout, "Seconds for the download of an image.")
+    max_media_bytes: int = option(_M.max_media_bytes, "Largest file of an image.")
+    max_image_pixels: int = option(_M.max_image_pixels, "Largest picture that is decoded.")
+    max_pixel_bytes_in_flight: int = option(
+        _M.max_pixel_bytes_in_flight, "Pixels held for unfinished requests; further requests wait."
+    )
+    num_workers: int = option(_M.num_workers, "Processes that decode images; 0 picks by cores.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """Where the server listens and how much it takes on; see ``ServerConfig``."""
+
+    host: str = option(_S.host, "Address to listen on; 0.0.0.0 for all of them.")
+    port: int = option(_S.port, "Port to listen on; 0 for any free one.")
+    served_model_name: list[str] | None = option(None, "Name of the model in requests; repeatable.", metavar="NAME")
+    api_key: list[str] | None = option(
+        None, "Key that requests must bring; repeatable.", metavar="KEY", envvar="CHIASM_API_KEY"
+    )
+    shutdown_timeout: float = option(_S.shutdown_timeout, "Seconds that running requests get after SIGTERM.")
+    max_num_queued_reqs: int | None = option(None, "Most answers under way; further requests get a 503.")
+    max_body_bytes: int = option(_S.max_body_bytes, "Largest body of a request.")
+    access_log: bool = option(_S.access_log, "Log a line per request.")
+    log_level: Literal["debug", "info", "warning", "error"] = option("info", "Least severe log line to show.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions:
+    """How an answer is decoded; what is not given follows the checkpoint's recommendation."""
+
+    max_tokens: int | None = option(None, "Longest answer in tokens; up to the context's end if not given.")
+    temperature: float | None = option(None, "0 takes the likeliest token each time.")
+    top_p: float | None = option(None, "Keep the likeliest tokens up to this probability.")
+    top_k: int | None = option(None, "Keep this many of the likeliest tokens.")
+    min_p: float | None = option(None, "Drop tokens below this share of the likeliest one.")
+    repetition_penalty: float | None = option(None, "Above 1 discourages repetition.")
+    stop: list[str] | None = option(None, "Text that ends the answer; repeatable.", metavar="TEXT")

@@ -1,0 +1,36 @@
+"""``chiasm serve``."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from chiasm.cli import engine as engines
+from chiasm.cli.option_groups import with_option_groups
+from chiasm.cli.options import ConfigFile, EngineOptions, ServerOptions
+from chiasm.cli.settings import server_config
+from chiasm.logs import configure_logging
+
+_DEMO = "No MODEL given: serving a tiny model with random weights. It shows the plumbing; its answers mean nothing."
+
+
+@with_option_groups
+def serve(
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="Folder or hub name of a checkpoint.")] = None,
+    *,
+    config: ConfigFile = None,  # noqa: ARG001 - its callback has used it
+    engine: EngineOptions,
+    server: ServerOptions,
+) -> int:
+    """Serve a model over an OpenAI-compatible API."""
+    from chiasm.server.run import serve as run_server
+
+    configure_logging("server", server.log_level)
+    if model is None:
+        typer.echo(_DEMO)
+    config_of_engine = engines.located_config(model, engine)
+    config_of_server = server_config(model, config_of_engine.model, server)
+    start = partial(engines.start_engine, config_of_engine, engine.chat_template)
+    return run_server(config_of_server, start, typer.echo)
