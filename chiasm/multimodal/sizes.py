@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 
 from chiasm.errors import UserError
-from chiasm.schema.media import PatchProcessorSpec
-
-MAX_ASPECT_RATIO = 200
+from chiasm.schema.media import MAX_ASPECT_RATIO, PatchProcessorSpec
 
 
 def resized_size(height: int, width: int, spec: PatchProcessorSpec, *, param: str | None = None) -> tuple[int, int]:

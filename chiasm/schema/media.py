@@ -6,9 +6,13 @@ temporal slice (one step of the patch grid) for the Qwen and GLM families. An im
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
+
+MAX_ASPECT_RATIO = 200
+"""Pictures thinner than this are refused, as Hugging Face's processor does."""
 
 Modality = Literal["image"]
 
@@ -100,13 +104,21 @@ class PatchProcessorSpec(msgspec.Struct, frozen=True):
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens that one image can take."""
-        return self.max_pixels // (self.patch_size * self.merge_size) ** 2
+        """A bound on the tokens of one image.
+
+        It is above ``max_pixels`` for two kinds of pictures: thin ones, since no side is less than one block, and
+        those enlarged to ``min_pixels``, whose sides are rounded up. No side is more than ``MAX_ASPECT_RATIO`` times
+        the other.
+        """
+        block = self.patch_size * self.merge_size
+        longest = math.isqrt(MAX_ASPECT_RATIO * self.max_pixels) // block + 1
+        enlarged = self.min_pixels // block**2 + 2 * (math.isqrt(MAX_ASPECT_RATIO * self.min_pixels) // block + 2)
+        return max(self.max_pixels // block**2, longest, enlarged)
 
     @property
     def max_bytes(self) -> int:
         """Most bytes of pixels that one image can take."""
-        return self.max_pixels // self.patch_size**2 * self.row_bytes
+        return self.max_tokens * self.merge_size**2 * self.row_bytes
 
 
 class ProcessedItem(msgspec.Struct, frozen=True):

@@ -55,6 +55,9 @@ class UnitEncoder:
         read_rows: reads rows of pixels.
         device: where the tower is.
         dtype: of the features.
+        packs_units: whether a rank encodes its units at once. It fills a GPU; on a CPU it gains nothing, and there
+            the last bits of a matrix product can depend on its number of rows. Apart, a unit's features are the same
+            wherever it is placed.
     """
 
     encoder: Encoder
@@ -63,6 +66,7 @@ class UnitEncoder:
     read_rows: RowReader
     device: torch.device
     dtype: torch.dtype
+    packs_units: bool
 
     def encode(self, plan: VisionPlan) -> EncodedUnits:
         """Encode a plan's units; every rank of the group calls it with the same plan."""
@@ -98,13 +102,12 @@ class UnitEncoder:
         return EncodedUnits(features, failed, seconds)
 
     def _encode_alone(self, rows: dict[Unit, Tensor]) -> dict[str, Tensor]:
-        """Replicated weights: this rank's units, all at once; one by one if that fails, to lose only the bad ones."""
-        if not rows:
-            return {}
-        try:
-            return self._encode_packed(rows)
-        except RuntimeError as error:  # torch's own kind, out-of-memory among it
-            _log.warning("encoding %d units at once failed, now one by one: %s", len(rows), error)
+        """Replicated weights: this rank's units; one that fails is left out."""
+        if self.packs_units and len(rows) > 1:
+            try:
+                return self._encode_packed(rows)
+            except RuntimeError as error:  # torch's own kind, out-of-memory among it
+                _log.warning("encoding %d units at once failed, now one by one: %s", len(rows), error)
         features: dict[str, Tensor] = {}
         for unit, pixels in rows.items():
             try:

@@ -79,6 +79,7 @@ def test_sizes_equal_hugging_face(height, width, limits, patch_size):
             resized_size(height, width, spec)
     else:
         assert resized_size(height, width, spec) == expected
+        assert expected[0] * expected[1] <= spec.max_tokens * (2 * patch_size) ** 2
 
 
 def test_too_thin_a_picture_is_refused_with_its_size():

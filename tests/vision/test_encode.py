@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
+from chiasm.dist.group import SOLO
 from chiasm.models.loader import load_model
+from chiasm.schema.media import PixelRef, Unit
+from chiasm.vision.encode import UnitEncoder
+from chiasm.vision.plan import plan_vision
 from tests.checkpoints import SavedModel
 from tests.invariants import CPU, EncodedOnRank, encode_on_rank
 from tests.prompts import Prompt, make_prompt
@@ -52,3 +60,40 @@ def test_all_units_failing_is_no_hang(rank_pool: RankPool, qwen2_5_vl: SavedMode
     for mode in ("data", "weights"):
         for rank in run(rank_pool, qwen2_5_vl, lone, 2, mode, unreadable=BIG):
             assert (rank.features, rank.failed) == ({}, {BIG})
+
+
+def _fragile_encoder(pixels: torch.Tensor, grids: Sequence[tuple[int, int]]) -> torch.Tensor:
+    """Means of merge blocks; it can't take more than one unit at a time, nor the grid 2x6."""
+    if len(grids) > 1 or (2, 6) in grids:
+        raise RuntimeError("out of memory")
+    return pixels.float().view(-1, 4, pixels.shape[1]).mean(1)
+
+
+def test_when_packing_fails_only_the_bad_unit_is_lost() -> None:
+    rows = np.arange(4 * 8 * 3, dtype=np.uint8).reshape(-1, 3)
+    units = [
+        Unit(name, grid, grid[0] * grid[1] // 4, PixelRef("", 0, grid[0] * grid[1], 3))
+        for name, grid in {"a": (2, 2), "bad": (2, 6), "b": (2, 8)}.items()
+    ]
+    encoder = UnitEncoder(
+        _fragile_encoder, 3, SOLO, lambda ref: rows[: ref.num_rows], CPU, torch.float32, packs_units=True
+    )
+    encoded = encoder.encode(plan_vision(units, num_ranks=1, mode="data", cost=lambda _: 1.0))
+    assert encoded.failed == {"bad"}
+    assert {key: tuple(features.shape) for key, features in encoded.features.items()} == {"a": (1, 3), "b": (4, 3)}
+
+
+def test_packed_units_are_split_into_storage_of_their_own() -> None:
+    rows = np.arange(96, dtype=np.uint8).reshape(-1, 3)
+    units = [Unit(name, (2, 4), 2, PixelRef("", first, 8, 3)) for name, first in (("a", 0), ("b", 8))]
+
+    def means(pixels: torch.Tensor, _: Sequence[tuple[int, int]]) -> torch.Tensor:
+        return pixels.float().view(-1, 4, 3).mean(1)
+
+    def read(ref: PixelRef) -> npt.NDArray[np.uint8]:
+        return rows[ref.first_row : ref.first_row + ref.num_rows]
+
+    encoder = UnitEncoder(means, 3, SOLO, read, CPU, torch.float32, packs_units=True)
+    features = encoder.encode(plan_vision(units, num_ranks=1, mode="data", cost=lambda _: 1.0)).features
+    assert features["b"].untyped_storage().nbytes() == features["b"].nbytes
+    torch.testing.assert_close(features["b"], torch.from_numpy(rows[8:16]).float().view(2, 4, 3).mean(1))

@@ -59,6 +59,7 @@ class Runner:
             read_rows=read_rows,
             device=device,
             dtype=dtype,
+            packs_units=device.type != "cpu",
         )
         self._caches: list[KVCache] = []
         self._records: dict[str, SequenceRecord] = {}

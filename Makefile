@@ -1,0 +1,44 @@
+# Everything runs in .venv, which the first target that needs it makes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+MODEL ?=
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install serve test lint types imports format clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1	\2/' | expand -t 18
+
+install: $(VENV)/installed ## Make .venv with the exact versions of constraints.txt
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint]'
+	@touch $@
+
+serve: install ## Serve MODEL (a folder or hub name; empty: a built-in one) with ARGS, on port 8000
+	$(BIN)/chiasm serve $(MODEL) $(ARGS)
+
+test: install ## Run all tests that need no GPU
+	$(BIN)/python -m pytest -q
+
+lint: install ## Check style with ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install ## Check types with mypy
+	$(BIN)/mypy
+
+imports: install ## Check that rooms open only onto the floors below
+	$(BIN)/lint-imports --no-cache
+
+format: install ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove .venv and what tools left behind
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
