@@ -14,6 +14,7 @@ from chiasm.server.state import ServerState
 from chiasm.server.unserved import refuse_unserved
 
 _MAX_ERRORS = 10  # entries of a validation error that are shown
+_MAX_VALUES = 2_000_000  # in a body: token ids of the longest contexts, not a list of 30 million empty lists
 
 R = TypeVar("R", bound=GenerationRequest)
 
@@ -59,6 +60,9 @@ def _too_large(max_bytes: int) -> UserError:
 
 
 def _decode(body: bytes) -> dict[str, Any]:
+    # A value takes up to 50 times as much memory as its JSON. Texts and pictures have few of these marks.
+    if len(body) > _MAX_VALUES and sum(body.count(mark) for mark in (b",", b"[", b"{")) > _MAX_VALUES:
+        raise UserError(f"The body must hold at most {_MAX_VALUES} JSON values.", status=413)
     try:
         value = msgspec.json.decode(body)
     except (msgspec.MsgspecError, RecursionError) as error:

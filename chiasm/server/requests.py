@@ -58,18 +58,18 @@ class GenerationRequest(BaseModel):
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     stream: bool | None = None
-    stream_options: dict[str, bool] | None = Field(None, max_length=8)
+    stream_options: dict[str, bool | None] | None = Field(None, max_length=8)
     cache_salt: str | None = Field(None, max_length=MAX_CACHE_SALT)
 
     @property
     def wants_usage_chunk(self) -> bool:
         """Whether a stream ends with a chunk that holds the usage."""
-        return (self.stream_options or {}).get("include_usage", False)
+        return bool((self.stream_options or {}).get("include_usage"))
 
     @property
     def wants_usage_in_every_chunk(self) -> bool:
         """Whether each chunk of a stream holds the usage so far."""
-        return self.wants_usage_chunk and (self.stream_options or {}).get("continuous_usage_stats", False)
+        return self.wants_usage_chunk and bool((self.stream_options or {}).get("continuous_usage_stats"))
 
     def check(self) -> None:
         """Refuse fields that contradict each other.

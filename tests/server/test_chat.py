@@ -75,7 +75,7 @@ def test_the_exact_events_of_a_stream(server: RunningServer, engine: FakeEngine)
 
 
 def test_usage_in_every_chunk(server: RunningServer) -> None:
-    options = {"include_usage": True, "continuous_usage_stats": True}
+    options = {"include_usage": True, "continuous_usage_stats": True, "include_obfuscation": None}
     events = events_of(server.chat(stream=True, stream_options=options).text)
     assert [e["usage"]["completion_tokens"] for e in events] == [1, 1, 2, 3, 4, 4]
 

@@ -251,6 +251,12 @@ def test_a_chunked_body_without_end_is_cut_off(small_server: RunningServer) -> N
         piece = b"1000\r\n" + b" " * 0x1000 + b"\r\n"
         received = send_until_answered(sock, piece)
     assert received.startswith(b"HTTP/1.1 413 ")
+    assert b"connection: close" in received
+
+
+def test_a_body_of_millions_of_values(server: RunningServer) -> None:
+    error = error_of(server.complete([[]] * 3_000_000), 413)
+    assert error["message"] == "The body must hold at most 2000000 JSON values."
 
 
 def test_a_large_body_within_the_limit(server: RunningServer) -> None:
