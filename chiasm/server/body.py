@@ -14,7 +14,11 @@ from chiasm.server.state import ServerState
 from chiasm.server.unserved import refuse_unserved
 
 _MAX_ERRORS = 10  # entries of a validation error that are shown
-_MAX_VALUES = 2_000_000  # in a body: token ids of the longest contexts, not a list of 30 million empty lists
+
+# A decoded value takes up to 50 times as much memory as its JSON, so values are bounded as bytes are: enough for the
+# token ids of the longest contexts. They are counted by these marks, which are rare in texts and absent in pictures.
+_MAX_VALUES = 2_000_000
+_MARKS = (b",", b"[", b"{")
 
 R = TypeVar("R", bound=GenerationRequest)
 
@@ -46,11 +50,14 @@ async def _read(http: Request, max_bytes: int) -> bytes:
     if declared.isdecimal() and int(declared[:20]) > max_bytes:
         raise _too_large(max_bytes)
     chunks = []
-    total = 0
+    num_bytes = num_values = 0
     async for chunk in http.stream():
-        total += len(chunk)
-        if total > max_bytes:
+        num_bytes += len(chunk)
+        num_values += sum(chunk.count(mark) for mark in _MARKS)
+        if num_bytes > max_bytes:
             raise _too_large(max_bytes)
+        if num_values > _MAX_VALUES:
+            raise UserError(f"The body must hold at most {_MAX_VALUES} JSON values.", status=413)
         chunks.append(chunk)
     return b"".join(chunks)
 
@@ -60,9 +67,6 @@ def _too_large(max_bytes: int) -> UserError:
 
 
 def _decode(body: bytes) -> dict[str, Any]:
-    # A value takes up to 50 times as much memory as its JSON. Texts and pictures have few of these marks.
-    if len(body) > _MAX_VALUES and sum(body.count(mark) for mark in (b",", b"[", b"{")) > _MAX_VALUES:
-        raise UserError(f"The body must hold at most {_MAX_VALUES} JSON values.", status=413)
     try:
         value = msgspec.json.decode(body)
     except (msgspec.MsgspecError, RecursionError) as error:
