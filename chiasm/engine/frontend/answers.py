@@ -28,27 +28,43 @@ class Answer:
         self.is_finished = False
         self._tokenizer = tokenizer
         self._params = params
+        # The token that ends an answer (end of sequence or one of stop_token_ids) is treated as a stop string is.
+        self._shows_stop_token = params.include_stop_str_in_output
         self._detokenizer = Detokenizer(tokenizer, prompt.token_ids, params)
         self._cumulative_logprob = 0.0
 
     def take(self, delta: SequenceDelta) -> CompletionOutput:
         """What a delta adds: new text, tokens, logprobs, and the reason if it ends."""
-        text, stop = self._detokenizer.add(delta.token_ids)
-        finish_reason: str | None = delta.finish_reason
-        stop_reason: str | int | None = delta.stop_token_id
-        if stop is not None:
-            finish_reason, stop_reason = "stop", stop
-        elif finish_reason is not None:
-            text += self._detokenizer.finish()
+        pieces = []
+        stop: str | None = None
+        token_ids = delta.token_ids
+        for position, token_id in enumerate(token_ids):
+            if delta.finish_reason == "stop" and position == len(token_ids) - 1 and not self._shows_stop_token:
+                break
+            text, stop = self._detokenizer.add(token_id)
+            pieces.append(text)
+            if stop is not None:
+                token_ids = token_ids[: position + 1]
+                break
+        if delta.finish_reason is not None and stop is None:
+            text, stop = self._detokenizer.finish()
+            pieces.append(text)
+        return self._output(delta, "".join(pieces), token_ids, stop)
+
+    def _output(
+        self, delta: SequenceDelta, text: str, token_ids: Sequence[int], stop: str | None
+    ) -> CompletionOutput:
+        finish_reason = delta.finish_reason if stop is None else "stop"
         self.is_finished = finish_reason is not None
+        logprobs = delta.logprobs[: len(token_ids)]
         return CompletionOutput(
             index=self.index,
             text=text,
-            token_ids=list(delta.token_ids),
-            cumulative_logprob=self._add_logprobs(delta.logprobs),
-            logprobs=[self._logprobs(delta, i) for i in range(len(delta.logprobs))] if delta.logprobs else None,
+            token_ids=list(token_ids),
+            cumulative_logprob=self._add_logprobs(logprobs),
+            logprobs=[self._logprobs(*pair) for pair in zip(token_ids, logprobs, strict=True)] if logprobs else None,
             finish_reason=finish_reason,
-            stop_reason=stop_reason,
+            stop_reason=delta.stop_token_id if stop is None else stop,
         )
 
     def _add_logprobs(self, logprobs: Sequence[TokenLogprob]) -> float | None:
@@ -57,9 +73,8 @@ class Answer:
         self._cumulative_logprob += sum(entry.logprob for entry in logprobs)
         return self._cumulative_logprob
 
-    def _logprobs(self, delta: SequenceDelta, position: int) -> dict[int, Logprob]:
+    def _logprobs(self, token_id: int, entry: TokenLogprob) -> dict[int, Logprob]:
         """The sampled token first, then the likeliest ones, best first."""
-        entry, token_id = delta.logprobs[position], delta.token_ids[position]
         text_of = self._tokenizer.token_text
         by_id = {token_id: Logprob(entry.logprob, entry.rank, text_of(token_id))}
         for rank, (top_id, logprob) in enumerate(entry.top, start=1):

@@ -1,7 +1,7 @@
 """Conversations to prompts: a checkpoint's chat template in a sandbox.
 
-Templates are Jinja programs that come with a checkpoint. They get the names that Hugging Face's own renderer gives
-them (https://huggingface.co/docs/transformers/chat_templating_writing) and nothing else.
+Templates are Jinja programs that come with a checkpoint. They get the names and tags that Hugging Face's own renderer
+gives them (https://huggingface.co/docs/transformers/chat_templating_writing) and nothing else.
 """
 
 from __future__ import annotations
@@ -13,13 +13,22 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2.ext import loopcontrols
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 from chiasm.config.checkpoint import read_json
 from chiasm.errors import UserError, refuse
 
-_RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now", "tokenize"})
+# Names with a meaning of their own, here or for Hugging Face's renderer.
+_RESERVED = frozenset(
+    {"messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt",
+     "continue_final_message", "tokenize", "return_dict", "raise_exception", "strftime_now"}
+)  # fmt: skip
+_MAX_MESSAGE = 300  # characters of what a template says when it refuses
+_PROBE = ("chiasm-probe-one", "chiasm-probe-two")
 
 
 class ChatTemplate:
@@ -29,22 +38,25 @@ class ChatTemplate:
         source: the Jinja text.
         special_tokens: names that a template may print (``bos_token``, ``eos_token``, ...).
 
+    Attributes:
+        reads_strings: whether a message's content may be a string.
+        reads_parts: whether a message's content may be a list of parts.
+
     Raises:
         UserError: if it does not compile.
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols], autoescape=False
-        )
-        environment.filters["tojson"] = _tojson
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
         self._special_tokens = dict(special_tokens)
         try:
-            self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
+            self._template = _environment().from_string(source)
+        except (jinja2.TemplateError, RecursionError) as error:
             raise UserError(f"the chat template does not compile: {error}", param="chat_template") from error
+        # Many templates read one form only, and print nothing or Python's own notation for the other.
+        reads_strings, reads_parts = self._shows_string(), self._shows_parts()
+        can_tell = reads_strings or reads_parts
+        self.reads_strings = reads_strings or not can_tell
+        self.reads_parts = reads_parts or not can_tell
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, kwargs: Mapping[str, Any]
@@ -62,14 +74,35 @@ class ChatTemplate:
         for key in kwargs:
             if key in _RESERVED:
                 refuse("chat_template_kwargs", key, f"without the reserved keys {', '.join(sorted(_RESERVED))}")
-        names = {**self._special_tokens, **kwargs}
+        names = {
+            "tools": None,
+            "documents": None,
+            **self._special_tokens,
+            **kwargs,
+            "messages": messages,
+            "add_generation_prompt": add_generation_prompt,
+        }
         try:
-            return self._template.render(messages=messages, add_generation_prompt=add_generation_prompt, **names)
+            return self._template.render(names)
         except jinja2.TemplateError as error:
-            raise UserError(f"the chat template refuses these messages: {error}", param="messages") from error
-        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+            reason = str(error)[:_MAX_MESSAGE]
+            raise UserError(f"the chat template refuses these messages: {reason}", param="messages") from error
+        except Exception as error:  # a template is a foreign program: whatever it raises is about its input
             message = f"the chat template fails on these messages ({type(error).__name__})."
             raise UserError(message, param="messages") from error
+
+    def _shows_string(self) -> bool:
+        return _PROBE[0] in self._try_render(_PROBE[0])
+
+    def _shows_parts(self) -> bool:
+        shown = self._try_render([{"type": "text", "text": text} for text in _PROBE])
+        return all(text in shown and f"'{text}'" not in shown and f'"{text}"' not in shown for text in _PROBE)
+
+    def _try_render(self, content: Any) -> str:
+        try:
+            return self.render([{"role": "user", "content": content}], add_generation_prompt=False, kwargs={})
+        except UserError:
+            return ""
 
 
 def load_chat_template(folder: Path, override: str | None) -> ChatTemplate | None:
@@ -79,39 +112,56 @@ def load_chat_template(folder: Path, override: str | None) -> ChatTemplate | Non
         None if there is neither; such a checkpoint takes completions only.
 
     Raises:
-        UserError: if it does not compile.
+        UserError: if it can't be read or does not compile.
     """
     tokenizer_config = read_json(folder, "tokenizer_config.json") or {}
     source = _read_override(override) if override else _find_source(folder, tokenizer_config)
-    return None if source is None else ChatTemplate(source, _special_tokens(tokenizer_config))
+    return None if source is None else ChatTemplate(source, _special_tokens(folder, tokenizer_config))
 
 
 def _read_override(override: str) -> str:
     if "{" in override or "\n" in override:
         return override
-    path = Path(override)
-    if not path.is_file():
-        refuse("chat_template", override, "a file, or a template's text")
-    return path.read_text(encoding="utf-8")
+    return _read(Path(override), override)
+
+
+def _read(path: Path, shown: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"chat_template must be a readable file or a template's text, got {shown[:80]!r}.", param="chat_template"
+        ) from error
 
 
 def _find_source(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
     """Newest form first: a file of its own, the processor's JSON file, the tokenizer's settings."""
     jinja_file = folder / "chat_template.jinja"
     if jinja_file.is_file():
-        return jinja_file.read_text(encoding="utf-8")
+        return _read(jinja_file, jinja_file.name)
     for settings in (read_json(folder, "chat_template.json") or {}, tokenizer_config):
-        source = settings.get("chat_template")
-        if isinstance(source, list):  # named templates
-            source = {entry.get("name"): entry.get("template") for entry in source}.get("default")
-        if isinstance(source, str):
+        source = _default_of(settings.get("chat_template"))
+        if source is not None:
             return source
     return None
 
 
-def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
+def _default_of(source: object) -> str | None:
+    """The template among several named ones that is for conversations without tools."""
+    if isinstance(source, list):
+        source = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
+    if isinstance(source, dict):
+        source = source.get("default")
+    return source if isinstance(source, str) else None
+
+
+def _special_tokens(folder: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
+    """Named special tokens; checkpoints from before ``added_tokens_decoder`` may have them in a file of their own."""
+    settings = dict(tokenizer_config)
+    if "added_tokens_decoder" not in settings:
+        settings |= read_json(folder, "special_tokens_map.json") or {}
     tokens = {}
-    for name, value in tokenizer_config.items():
+    for name, value in settings.items():
         if name.endswith("_token"):
             text = value.get("content") if isinstance(value, dict) else value
             if isinstance(text, str):
@@ -119,9 +169,58 @@ def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
     return tokens
 
 
-def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+class _GenerationTag(Extension):
+    """``{% generation %}...{% endgeneration %}`` tells trainers what the model wrote; for a prompt it is a scope."""
+
+    tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+class _Namespace(Namespace):
+    """Jinja's namespace, without the names that Jinja itself looks for on objects, such as ``__call__``."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_public(name)
+        super().__setitem__(name, value)
+
+
+def _namespace(*args: Any, **names: Any) -> Namespace:
+    values = dict(*args, **names)
+    for name in values:
+        _check_public(name)
+    return _Namespace(values)
+
+
+def _check_public(name: str) -> None:
+    if name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"a namespace can't hold {name!r}.")
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols], autoescape=False
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals |= {
+        "namespace": _namespace,
+        "raise_exception": _raise_exception,
+        "strftime_now": lambda form: datetime.now().astimezone().strftime(form),
+    }
+    return environment
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     # Unlike Jinja's own filter, which escapes for HTML.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -16,6 +16,7 @@ from chiasm.config.engine import EngineConfig
 from chiasm.dist.channel import channel_address
 from chiasm.dist.children import Child, start_child
 from chiasm.errors import EngineDeadError, UserError
+from chiasm.logs import get_logger
 from chiasm.schema.output import EngineStats, SequenceDelta
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.wire import (
@@ -30,6 +31,7 @@ from chiasm.schema.wire import (
     ToCore,
 )
 
+_log = get_logger(__name__)
 _POLL_SECONDS = 0.25
 _STOP_SECONDS = 5.0
 
@@ -104,7 +106,9 @@ class CoreClient:
             await asyncio.gather(self._reading, return_exceptions=True)
         if self._child is not None:
             if self._child.poll() is None:
-                await self._send(Shutdown())
+                # Not _send: a core that is ending has no ear any more.
+                with contextlib.suppress(zmq.Again):
+                    await self._socket.send(self._encoder.encode(Shutdown()), zmq.NOBLOCK)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     await asyncio.to_thread(self._child.wait, _STOP_SECONDS)
             self._child.stop(grace=0.5)
@@ -114,13 +118,19 @@ class CoreClient:
 
     async def _read(self) -> None:
         while self.death is None:
-            message = await self._receive()
-            if isinstance(message, Outputs):
-                self.stats = message.stats
-                for delta in message.deltas:
-                    self._deliver(delta)
-            elif isinstance(message, Failed):
-                self._mark_dead(message.message)
+            try:
+                self._take(await self._receive())
+            except Exception:  # whoever waits must hear of it, or they would wait for ever
+                _log.exception("reading from the core fails")
+                self._mark_dead("its messages can't be read; the server's log has the reason.")
+
+    def _take(self, message: FromCore) -> None:
+        if isinstance(message, Outputs):
+            self.stats = message.stats
+            for delta in message.deltas:
+                self._deliver(delta)
+        elif isinstance(message, Failed):
+            self._mark_dead(message.message)
 
     def _deliver(self, delta: SequenceDelta) -> None:
         is_last = delta.finish_reason is not None
@@ -145,7 +155,23 @@ class CoreClient:
         self._died.set()
 
     async def _send(self, message: ToCore) -> None:
-        await self._socket.send(self._encoder.encode(message))
+        """Send to the core, waiting for it to connect at first.
+
+        Raises:
+            EngineDeadError: if the core has ended and will never read it.
+        """
+        data = self._encoder.encode(message)
+        while True:
+            try:
+                await self._socket.send(data, zmq.NOBLOCK)
+            except zmq.Again:
+                assert self._child is not None
+                status = self._child.poll()
+                if status is not None:
+                    raise EngineDeadError(f"the engine's core has ended with status {status}.") from None
+                await self._socket.poll(int(_POLL_SECONDS * 1000), zmq.POLLOUT)
+            else:
+                return
 
     def _check(self) -> None:
         if self.death is not None:

@@ -1,25 +1,18 @@
-"""Token ids to text, piece by piece, and the strings that end an answer."""
+"""Token ids to text, piece by piece."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+from chiasm.engine.frontend.stop_strings import StopStrings, TextDelta
 from chiasm.engine.frontend.tokenizer import Tokenizer
 from chiasm.schema.sampling import SamplingParams
 
 _REPLACEMENT = "\ufffd"
 # Tokens of context with which new ones are decoded: some tokenizers write a token differently at the start of a text.
 _CONTEXT = 6
-# A character has at most four bytes: if this many tokens make no whole one, they never will.
-_MAX_PENDING = 8
-
-
-class TextDelta(NamedTuple):
-    """New text of an answer, and the stop string that ended it, if one did."""
-
-    text: str
-    stop: str | None = None
+# Tokens that may wait for the rest of a character; more are given up on, so that no token costs more than this many.
+_MAX_PENDING = 32
 
 
 class Detokenizer:
@@ -37,69 +30,66 @@ class Detokenizer:
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
         self._tokenizer = tokenizer
         self._skips_special = params.skip_special_tokens
-        self._stops = params.stop
-        self._keeps_stop = params.include_stop_str_in_output
-        self._token_ids = list(prompt_token_ids[-_CONTEXT:])
-        self._context_start = 0
-        self._decoded_until = len(self._token_ids)
-        self._held = ""
-        self._longest_stop = max(map(len, self._stops), default=0)
+        self._min_tokens = params.min_tokens
+        self._stops = StopStrings(params.stop, keeps_stop=params.include_stop_str_in_output)
+        self._num_tokens = 0
+        self._window = list(prompt_token_ids[-_CONTEXT:])
+        self._num_context = len(self._window)  # tokens of the window whose text has been given, and ends there
+        self._num_given = len(self._text(self._window))  # characters of the window's text that have been given
 
-    def add(self, token_ids: Sequence[int]) -> TextDelta:
-        """Take in new tokens; returns the text that is certain now."""
-        fresh = "".join(self._decode(token_id) for token_id in token_ids)
-        if not self._stops:
-            return TextDelta(fresh)
-        text = self._held + fresh
-        found = self._find_stop(text)
-        if found is not None:
-            stop, position = found
-            self._held = ""
-            return TextDelta(text[: position + (len(stop) if self._keeps_stop else 0)], stop)
-        keep = self._possible_stop_length(text)
-        self._held = text[len(text) - keep :]
-        return TextDelta(text[: len(text) - keep])
+    def add(self, token_id: int) -> TextDelta:
+        """Take in a token; returns the text that is certain now."""
+        self._num_tokens += 1
+        return self._stops.add(self._decode(token_id), may_stop=self._num_tokens >= self._min_tokens)
 
-    def finish(self) -> str:
+    def finish(self) -> TextDelta:
         """What was held back, once no more tokens come."""
-        window = self._token_ids[self._context_start :]
-        before = self._text(self._token_ids[self._context_start : self._decoded_until])
-        rest = self._text(window)[len(before) :]
-        held, self._held = self._held, ""
-        self._decoded_until = len(self._token_ids)
-        return held + rest
+        rest = self._give(self._text(self._window))
+        text, stop = self._stops.add(rest, may_stop=self._num_tokens >= self._min_tokens)
+        return TextDelta(text if stop is not None else text + self._stops.flush(), stop)
 
     def _decode(self, token_id: int) -> str:
         """The text that one more token makes certain.
 
-        The window from ``_context_start`` is decoded with and without the tokens since ``_decoded_until``; the
-        difference is their text, however their bytes depend on each other.
+        All tokens of the window are decoded together, however their bytes depend on each other; what of the text has
+        not been given yet is new. Only a character at its very end can be unfinished.
         """
-        self._token_ids.append(token_id)
-        before = self._text(self._token_ids[self._context_start : self._decoded_until])
-        after = self._text(self._token_ids[self._context_start :])
-        is_pending = len(self._token_ids) - self._decoded_until < _MAX_PENDING
-        if is_pending and (after.endswith(_REPLACEMENT) or len(after) <= len(before)):
-            return ""
-        self._context_start = self._decoded_until
-        self._decoded_until = len(self._token_ids)
-        return after[len(before) :]
+        self._window.append(token_id)
+        text = self._text(self._window)
+        if text.endswith(_REPLACEMENT) or len(text) <= self._num_given:
+            fresh = self._give(text.rstrip(_REPLACEMENT))
+            is_stuck = len(self._window) - self._num_context >= _MAX_PENDING
+            return fresh + self._give_up(text) if is_stuck else fresh
+        fresh = self._give(text)
+        self._drop(self._num_context)
+        return fresh
+
+    def _give(self, text: str) -> str:
+        """What is new in the window's text; it counts as given from now on."""
+        fresh = text[self._num_given :]
+        self._num_given += len(fresh)
+        return fresh
+
+    def _drop(self, num_tokens: int) -> None:
+        """Forget the first tokens of the window; the text of the others has been given."""
+        del self._window[:num_tokens]
+        self._num_context = len(self._window)
+        self._num_given = len(self._text(self._window))
+
+    def _give_up(self, text: str) -> str:
+        """Move on from tokens that make no whole character: cut where a character ends, or else here and now."""
+        window = self._window
+        for cut in range(len(window) - 1, self._num_context, -1):
+            before, after = self._text(window[:cut]), self._text(window[cut:])
+            if before + after == text:
+                fresh = self._give(before)
+                self._window = window[cut:]
+                self._num_context = 0
+                self._num_given -= len(before)
+                return fresh
+        fresh = self._give(text)
+        self._drop(self._num_context)
+        return fresh
 
     def _text(self, token_ids: Sequence[int]) -> str:
         return self._tokenizer.decode(token_ids, skip_special_tokens=self._skips_special)
-
-    def _find_stop(self, text: str) -> tuple[str, int] | None:
-        """The stop string that begins first."""
-        found = [(text.find(stop), stop) for stop in self._stops if stop in text]
-        if not found:
-            return None
-        position, stop = min(found)
-        return stop, position
-
-    def _possible_stop_length(self, text: str) -> int:
-        """Length of the longest end of the text that is the beginning of a stop string."""
-        for length in range(min(len(text), self._longest_stop - 1), 0, -1):
-            end = text[len(text) - length :]
-            if any(stop.startswith(end) for stop in self._stops):
-                return length
-        return 0

@@ -16,7 +16,7 @@ from chiasm.errors import UserError
 from chiasm.multimodal.bounds import bounded_spec
 from chiasm.schema.chat import ChatMessage, ImagePart, PreparedPrompt
 from chiasm.schema.media import PatchProcessorSpec, ProcessedItem
-from chiasm.schema.sampling import check_token_ids
+from chiasm.schema.sampling import SamplingParams, check_token_ids
 from chiasm.schema.wire import Ready
 
 _DEFAULT_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -113,7 +113,9 @@ class Frontend:
         Raises:
             UserError: if the template dropped or doubled an image, or the prompt is too long.
         """
-        expanded = self._prompts.expand(self._prompts.tokenize(rendered), items, "messages")
+        token_ids = self._prompts.tokenize(rendered)
+        check_token_ids("messages", token_ids, self.facts.vocab_size)
+        expanded = self._prompts.expand(token_ids, items, "messages")
         check_prompt_length(len(expanded.token_ids), self.max_model_len, param="messages")
         return PreparedPrompt(
             self._prompts.plain_text(rendered), expanded.token_ids, expanded.items, cache_salt=cache_salt
@@ -128,7 +130,7 @@ class Frontend:
             UserError: if placeholders and images do not match, a token id is unknown, or the prompt is too long.
         """
         text = prompt if isinstance(prompt, str) else None
-        token_ids = self._prompts.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         check_token_ids("prompt", token_ids, self.facts.vocab_size)
         if not items:
             self._prompts.refuse_media_tokens(token_ids, "prompt")
@@ -138,8 +140,19 @@ class Frontend:
 
 
 def _default_sampling(folder: Path) -> dict[str, Any]:
-    """What ``generation_config.json`` recommends; greedy decoding where it says not to sample."""
+    """What ``generation_config.json`` recommends; greedy decoding where it says not to sample.
+
+    Raises:
+        UserError: if it recommends what can't be.
+    """
     generation = read_generation_config(folder)
+    defaults = {key: generation[key] for key in _DEFAULT_KEYS if generation.get(key) is not None}
     if generation.get("do_sample") is False:
-        return {"temperature": 0.0}
-    return {key: generation[key] for key in _DEFAULT_KEYS if generation.get(key) is not None}
+        defaults["temperature"] = 0.0
+    try:
+        SamplingParams(**defaults)
+    except (UserError, TypeError) as error:
+        raise UserError(
+            f"generation_config.json of the checkpoint can't be followed: {error}", param="model"
+        ) from error
+    return defaults

@@ -32,19 +32,24 @@ class PixelGauge:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # its turn came in the same moment
+            if turn.cancelled():
+                self._let_in()  # those behind it may fit where it did not
+            else:  # its turn came in the same moment
                 self.release(num_bytes)
-            else:
-                self._waiting.remove((turn, num_bytes))
             raise
 
     def release(self, num_bytes: int) -> None:
         """Pixels are gone, or were fewer than reserved; those who wait move up."""
         self._reserved -= num_bytes
-        while self._waiting and self._fits(self._waiting[0][1]):
+        self._let_in()
+
+    def _let_in(self) -> None:
+        """Give their turn to those who fit, in order; who has gone away meanwhile is passed over."""
+        while self._waiting and (self._waiting[0][0].cancelled() or self._fits(self._waiting[0][1])):
             turn, wanted = self._waiting.popleft()
-            self._reserved += wanted
-            turn.set_result(None)
+            if not turn.cancelled():
+                self._reserved += wanted
+                turn.set_result(None)
 
     def _fits(self, num_bytes: int) -> bool:
         return self._reserved == 0 or self._reserved + num_bytes <= self._limit

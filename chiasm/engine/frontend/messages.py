@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+import msgspec
+
 from chiasm.errors import UserError, refuse, shorten
 from chiasm.schema.chat import ChatMessage, ContentPart, ImagePart, TextPart
 
@@ -37,6 +39,8 @@ def _parse_message(message: object, param: str) -> ChatMessage:
     if not isinstance(role, str) or role not in _ROLES:
         refuse(f"{param}.role", role, f"one of {', '.join(_ROLES)}")
     extra = {key: message[key] for key in _EXTRA if message.get(key) is not None}
+    if "tool_calls" in extra:
+        extra["tool_calls"] = _parse_tool_calls(extra["tool_calls"], f"{param}.tool_calls")
     if "reasoning" not in extra and isinstance(message.get("reasoning_content"), str):
         extra["reasoning"] = message["reasoning_content"]
     return ChatMessage(_ROLES[role], _parse_content(message, f"{param}.content"), param, extra)
@@ -58,17 +62,36 @@ def _parse_part(part: object, param: str) -> ContentPart:
         return TextPart(part)
     if not isinstance(part, dict):
         refuse(param, part, "a string or an object with a type")
-    kind = part.get("type", _guess_type(part))
+    kind = part.get("type") or _guess_type(part)
     if not isinstance(kind, str) or kind not in _PART_TYPES:
         _refuse_type(kind, f"{param}.type")
     if kind in _IMAGE_FIELDS:
         field = _IMAGE_FIELDS[kind]
+        if kind == "image" and "url" in part:  # as transformers spells it
+            field = "url"
         return _parse_image(part.get(field), f"{param}.{field}")
     field = _TEXT_FIELDS[kind]
     text = part.get(field)
     if not isinstance(text, str):
         refuse(f"{param}.{field}", text, "a string")
     return TextPart(text)
+
+
+def _parse_tool_calls(calls: object, param: str) -> list[dict[str, Any]]:
+    """Tool calls of an earlier answer: their arguments travel as JSON text, templates read them as objects."""
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        refuse(param, calls, "a list of tool calls")
+    return [{**call, "function": _parse_function(call["function"])} if "function" in call else call for call in calls]
+
+
+def _parse_function(function: object) -> object:
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return function
+    try:
+        arguments = msgspec.json.decode(function["arguments"])
+    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
+        return function  # what a model wrote need not be JSON; templates get it as it is
+    return {**function, "arguments": arguments} if isinstance(arguments, dict) else function
 
 
 def _guess_type(part: Mapping[str, Any]) -> str | None:

@@ -1,24 +1,27 @@
 """Prompts: from text and media to token ids with every placeholder in place.
 
 Media tokens enter a prompt only through the template, once per item, and are then repeated to the item's length. What
-a user writes never becomes a special token: it is marked before the template runs and tokenised literally after.
+a user writes never becomes a special token (see ``literal_text``).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from chiasm.engine.frontend.chat_template import ChatTemplate
+from chiasm.engine.frontend.literal_text import SEAM, LiteralText, any_of
 from chiasm.engine.frontend.tokenizer import Tokenizer
-from chiasm.errors import UserError
+from chiasm.errors import UserError, refuse, shorten
 from chiasm.schema.chat import ChatMessage, TextPart
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.media import MediaItem, ProcessedItem
 
-# A character that no tokenizer and no template gives a meaning (a noncharacter of Unicode's private use).
-_MARK = "\ufdd0"
+_MAX_DEPTH = 64  # of lists and dicts in each other, in what a template gets from a user
+
+# Where the text to go on with ends: a noncharacter, and a space by which a template that trims gives itself away.
+_END = "\ufdd1"
+_END_TAG = f"{_END} "
 
 
 class ExpandedPrompt(NamedTuple):
@@ -41,9 +44,9 @@ class PromptBuilder:
         self._tokenizer = tokenizer
         self._template = template
         self._facts = facts
-        specials = sorted(tokenizer.special_texts, key=len, reverse=True)
-        self._special_pattern = re.compile("|".join(map(re.escape, specials))) if specials else None
-        self._media_texts = [tokenizer.token_text(token_id) for token_id in facts.media_token_ids]
+        media_texts = [tokenizer.token_text(token_id) for token_id in facts.media_token_ids]
+        self._literal = LiteralText([*tokenizer.special_texts, *media_texts])
+        self._media_pattern = any_of(media_texts)
 
     def render(
         self,
@@ -53,36 +56,34 @@ class PromptBuilder:
         continue_final_message: bool,
         kwargs: Mapping[str, Any],
     ) -> str:
-        """The prompt of a conversation, with special tokens inside users' text marked as literal.
+        """The text of a conversation's prompt, for ``tokenize``.
 
         Raises:
             UserError: if the model has no template, the template refuses, or a text holds a media token.
         """
         if self._template is None:
             raise UserError("this model has no chat template; give one with --chat-template.", param="messages")
-        plain = [self._template_message(message) for message in messages]
+        plain = [self._template_message(message, self._template) for message in messages]
+        if continue_final_message:
+            _tag_end(plain)
         text = self._template.render(
             plain,
             add_generation_prompt=add_generation_prompt and not continue_final_message,
-            kwargs=self._literal(dict(kwargs), "chat_template_kwargs"),
+            kwargs=self._seal(dict(kwargs), "chat_template_kwargs"),
         )
-        return _cut_after_last(text, plain) if continue_final_message else text
+        return _cut_at_end(text) if continue_final_message else text
 
-    def tokenize(self, text: str) -> list[int]:
-        """Token ids of a rendered prompt."""
-        if _MARK not in text:
-            return self._tokenizer.encode(text)
+    def tokenize(self, rendered: str) -> list[int]:
+        """Token ids of a rendered conversation."""
         token_ids: list[int] = []
-        # Marks come in pairs, so that every second piece is a literal one.
-        for index, piece in enumerate(text.split(_MARK)):
-            if piece:
-                encode = self._tokenizer.encode_literal if index % 2 else self._tokenizer.encode
-                token_ids += encode(piece)
+        for piece in self._literal.pieces(rendered):
+            encode = self._tokenizer.encode_literal if piece.is_literal else self._tokenizer.encode
+            token_ids += encode(piece.text)
         return token_ids
 
-    def plain_text(self, text: str) -> str:
-        """A rendered prompt without the marks."""
-        return text.replace(_MARK, "")
+    def plain_text(self, rendered: str) -> str:
+        """A rendered conversation as the model reads it."""
+        return rendered.replace(SEAM, "")
 
     def expand(self, token_ids: Sequence[int], items: Sequence[ProcessedItem], param: str) -> ExpandedPrompt:
         """Repeat each placeholder to the length of its item.
@@ -118,55 +119,87 @@ class PromptBuilder:
         reserved = set(self._facts.media_token_ids)
         for token_id in token_ids:
             if token_id in reserved:
-                self._refuse_media_text(self._tokenizer.token_text(token_id), param)
+                _refuse_media_text(self._tokenizer.token_text(token_id), param)
 
-    def _template_message(self, message: ChatMessage) -> dict[str, Any]:
-        """A message as templates read it: one text alone is a string, anything else a list of parts."""
+    def _template_message(self, message: ChatMessage, template: ChatTemplate) -> dict[str, Any]:
+        """A message as templates read it."""
+        extra = {key: self._seal(value, f"{message.param}.{key}") for key, value in message.extra.items()}
+        if "reasoning" in extra:  # templates know it by either of these names
+            extra |= dict.fromkeys(("reasoning_content", "thinking"), extra["reasoning"])
+        return {**extra, "role": message.role, "content": self._template_content(message, template)}
+
+    def _template_content(self, message: ChatMessage, template: ChatTemplate) -> str | list[dict[str, str]]:
+        """One text alone is a string, anything else a list of parts, as far as the template reads both forms."""
+        param = f"{message.param}.content"
         parts: list[dict[str, str]] = []
         for index, part in enumerate(message.content):
             if isinstance(part, TextPart):
-                parts.append({"type": "text", "text": self._literal(part.text, f"{message.param}.content[{index}]")})
+                where = param if len(message.content) == 1 else f"{param}[{index}]"
+                parts.append({"type": "text", "text": self._seal_text(part.text, where)})
             else:
                 parts.append({"type": "image"})
-        is_plain = len(parts) <= 1 and all(part["type"] == "text" for part in parts)
-        content = "".join(part["text"] for part in parts) if is_plain else parts
-        return {**self._literal(message.extra, message.param), "role": message.role, "content": content}
+        if any(part["type"] == "image" for part in parts):
+            if not template.reads_parts:
+                raise UserError(f"{param} has an image, but the chat template reads text only.", param=param)
+            return parts
+        if template.reads_parts and (len(parts) > 1 or not template.reads_strings):
+            return parts
+        return "\n".join(part["text"] for part in parts)
 
-    def _literal(self, value: Any, param: str) -> Any:
-        """What a user wrote, with every special token in its strings between two marks."""
+    def _seal(self, value: Any, param: str, depth: int = 0) -> Any:
+        """What a user gives to the template, with seams in its strings; JSON's types only, so that it is inert."""
         if isinstance(value, str):
-            return self._literal_text(value, param)
+            return self._seal_text(value, param)
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if depth == _MAX_DEPTH:
+            refuse(param, "more", f"nested at most {_MAX_DEPTH} deep")
         if isinstance(value, dict):
-            return {self._literal(key, param): self._literal(entry, param) for key, entry in value.items()}
+            return {
+                self._seal(key, param, _MAX_DEPTH): self._seal(entry, f"{param}.{_field(key)}", depth + 1)
+                for key, entry in value.items()
+            }
         if isinstance(value, list | tuple):
-            return [self._literal(entry, param) for entry in value]
-        return value
+            return [self._seal(entry, f"{param}[{index}]", depth + 1) for index, entry in enumerate(value)]
+        return refuse(param, type(value).__name__, "made of the types that JSON has")
 
-    def _literal_text(self, text: str, param: str) -> str:
-        text = text.replace(_MARK, "")
-        for media_text in self._media_texts:
-            if media_text in text:
-                self._refuse_media_text(media_text, param)
-        if self._special_pattern is None:
-            return text
-        return self._special_pattern.sub(lambda match: f"{_MARK}{match.group()}{_MARK}", text)
-
-    def _refuse_media_text(self, text: str, param: str) -> None:
-        raise UserError(
-            f"{param} contains the media token {text!r}, which only the server may place; "
-            "send images as image_url parts.",
-            param=param,
-        )
+    def _seal_text(self, text: str, param: str) -> str:
+        text = text.replace(_END, "").replace(SEAM, "")
+        found = self._media_pattern.search(text)
+        if found is not None:
+            _refuse_media_text(found.group(), param)
+        return self._literal.seal(text)
 
 
-def _cut_after_last(text: str, messages: Sequence[Mapping[str, Any]]) -> str:
-    """End the prompt where the last message's own text ends, so that the model goes on with it."""
+def _field(key: object) -> str:
+    return key if isinstance(key, str) and key.isidentifier() and len(key) < 64 else shorten(key)
+
+
+def _refuse_media_text(text: str, param: str) -> NoReturn:
+    raise UserError(
+        f"{param} contains the media token {text!r}, which only the server may place; "
+        "send images as image_url parts.",
+        param=param,
+    )
+
+
+def _tag_end(messages: Sequence[dict[str, Any]]) -> None:
+    """Mark the end of the last message's text."""
     content = messages[-1]["content"] if messages else ""
-    last = (content if isinstance(content, str) else content[-1].get("text", "")).strip()
-    position = text.rfind(last)
-    if not last or position < 0:
-        raise UserError(
-            "continue_final_message needs a last message that ends with text which the template keeps as it is.",
-            param="continue_final_message",
-        )
-    return text[: position + len(last)]
+    if isinstance(content, str) and content.strip():
+        messages[-1]["content"] = content + _END_TAG
+    elif isinstance(content, list) and content and content[-1].get("text", "").strip():
+        content[-1]["text"] += _END_TAG
+    else:
+        message = "continue_final_message needs a last message that ends with text."
+        raise UserError(message, param="continue_final_message")
+
+
+def _cut_at_end(text: str) -> str:
+    """The prompt up to the mark, so that the model goes on with the message."""
+    position = text.rfind(_END)
+    if position < 0:
+        message = "continue_final_message does not work here: the chat template leaves the last message's text out."
+        raise UserError(message, param="continue_final_message")
+    kept = text[:position].replace(_END_TAG, "")
+    return kept if text.startswith(_END_TAG, position) else kept.rstrip()

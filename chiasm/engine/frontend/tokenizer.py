@@ -2,60 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as FastTokenizer
 
+from chiasm.config.checkpoint import read_json
 from chiasm.errors import UserError
 
 
 class Tokenizer:
-    """Text to token ids and back.
+    """Text to token ids and back. It may be used from several threads, and lets others run while it encodes.
 
     Args:
-        fast: the tokenizers library's own object.
+        fast: the tokenizers library's own object; its saved truncation and padding are taken off.
 
     Attributes:
         vocab_size: one more than the largest id.
         special_ids: ids of tokens that are no text.
+        special_texts: the same tokens as they are written in a prompt.
     """
 
     def __init__(self, fast: FastTokenizer) -> None:
+        fast.no_truncation()
+        fast.no_padding()
         self._fast = fast
-        self.vocab_size = fast.get_vocab_size(with_added_tokens=True)
-        added = fast.get_added_tokens_decoder()
-        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
-        self._special_texts = tuple(token.content for token in added.values() if token.special)
+        self._lock = threading.Lock()  # whether special tokens are literal is a state of the tokenizer
+        self.vocab_size = 1 + max(fast.get_vocab(with_added_tokens=True).values())
+        special = {i: token.content for i, token in fast.get_added_tokens_decoder().items() if token.special}
+        self.special_ids = frozenset(special)
+        self.special_texts = tuple(special.values())
         self.token_text = lru_cache(maxsize=4096)(self._token_text)
 
-    @property
-    def special_texts(self) -> tuple[str, ...]:
-        """The special tokens as they are written in a prompt."""
-        return self._special_texts
-
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text in which special tokens mean themselves; nothing is added around it."""
-        self._fast.encode_special_tokens = False
-        return list(self._fast.encode(text, add_special_tokens=False).ids)
+        """Token ids of a text in which special tokens mean themselves; nothing is added around it.
+
+        Raises:
+            UserError: if the text is not valid Unicode.
+        """
+        return self._encode(text, is_literal=False)
 
     def encode_literal(self, text: str) -> list[int]:
-        """Token ids of a text in which nothing is special: ``<|im_end|>`` is just its characters."""
-        self._fast.encode_special_tokens = True
-        try:
-            return list(self._fast.encode(text, add_special_tokens=False).ids)
-        finally:
-            self._fast.encode_special_tokens = False
+        """Token ids of a text in which nothing is special: ``<|im_end|>`` is just its characters.
+
+        Raises:
+            UserError: if the text is not valid Unicode, or the tokenizer has no other way to write a special token.
+        """
+        token_ids = self._encode(text, is_literal=True)
+        for token_id in self.special_ids.intersection(token_ids):
+            raise UserError(f"the text contains {self.token_text(token_id)!r}, which this model can't read as text.")
+        return token_ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """The text of tokens; bytes that are no whole character yet show as U+FFFD."""
         return str(self._fast.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
-    def ids_of(self, texts: Iterable[str]) -> dict[str, int]:
-        """Ids of tokens by their text; those it does not have are left out."""
-        found = {text: self._fast.token_to_id(text) for text in texts}
-        return {text: token_id for text, token_id in found.items() if token_id is not None}
+    def _encode(self, text: str, *, is_literal: bool) -> list[int]:
+        try:
+            with self._lock:
+                self._fast.encode_special_tokens = is_literal
+                # A batch of one, because only batches are encoded without Python's lock and without offsets.
+                return list(self._fast.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+        except (TypeError, UnicodeEncodeError) as error:
+            raise UserError("the text is not valid Unicode: it has half of a surrogate pair.") from error
 
     def _token_text(self, token_id: int) -> str:
         return self.decode([token_id], skip_special_tokens=False)
@@ -70,11 +83,33 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         UserError: if the checkpoint has none that can be read.
     """
     path = folder / "tokenizer.json"
+    settings = read_json(folder, "tokenizer_config.json") or {}
     try:
-        if path.is_file():
-            return Tokenizer(FastTokenizer.from_file(str(path)))
-        from transformers import AutoTokenizer
-
-        return Tokenizer(AutoTokenizer.from_pretrained(folder).backend_tokenizer)
+        fast = FastTokenizer.from_file(str(path)) if path.is_file() else _convert(folder)
     except Exception as error:
         raise UserError(f"the checkpoint's tokenizer can't be read: {error}", param="model") from error
+    _mark_special(fast, settings)
+    return Tokenizer(fast)
+
+
+def _convert(folder: Path) -> FastTokenizer:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    return tokenizer.backend_tokenizer
+
+
+def _mark_special(fast: FastTokenizer, settings: Mapping[str, Any]) -> None:
+    """Make the tokens special that the settings name so: not every ``tokenizer.json`` does."""
+    named = [value for name, value in settings.items() if name.endswith("_token")]
+    decoder = settings.get("added_tokens_decoder")
+    if isinstance(decoder, dict):
+        named += [token for token in decoder.values() if isinstance(token, dict) and token.get("special")]
+    texts = {value.get("content") if isinstance(value, dict) else str(value) for value in named}
+    plain = [t for t in fast.get_added_tokens_decoder().values() if t.content in texts and not t.special]
+    fast.add_special_tokens(
+        [
+            AddedToken(t.content, special=True, normalized=t.normalized, lstrip=t.lstrip, rstrip=t.rstrip)
+            for t in plain
+        ]
+    )
