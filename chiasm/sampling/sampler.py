@@ -82,6 +82,6 @@ def _choose(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
 def _report(logprobs: Tensor, token_id: int, num_top: int) -> TokenLogprob:
     """The sampled token's place in one line of log-probabilities, [V]."""
     own = logprobs[token_id]
-    values, ids = torch.topk(logprobs, num_top)
+    values, ids = torch.topk(logprobs, min(num_top, len(logprobs)))
     top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
     return TokenLogprob(float(own), int((logprobs > own).sum()) + 1, top)
