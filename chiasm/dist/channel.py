@@ -5,6 +5,7 @@ Never pickle: bytes from another process are decoded against a schema or refused
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -12,6 +13,7 @@ import msgspec
 import zmq
 
 Received = TypeVar("Received")
+_POLL_MS = 100
 
 
 class Channel(Generic[Received]):
@@ -38,9 +40,24 @@ class Channel(Generic[Received]):
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Received] = msgspec.msgpack.Decoder(received)
 
-    def send(self, message: msgspec.Struct) -> None:
-        """Queue a message; returns at once."""
-        self.socket.send(self._encoder.encode(message), copy=False)
+    def offer(self, message: msgspec.Struct) -> bool:
+        """Queue a message if there is a process at the other end; returns whether there was."""
+        try:
+            self.socket.send(self._encoder.encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def send(self, message: msgspec.Struct, check: Callable[[], object] = lambda: None) -> None:
+        """Queue a message, once there is a process at the other end.
+
+        Args:
+            message: of the type that the other end expects.
+            check: called while nobody is there; raises if nobody will ever be.
+        """
+        while not self.offer(message):
+            check()
+            self.socket.poll(_POLL_MS, zmq.POLLOUT)
 
     def receive(self, timeout: float | None = None) -> Received | None:
         """The next message, or None if there is none within ``timeout`` seconds (None waits for ever)."""

@@ -85,8 +85,8 @@ class MultiprocExecutor:
         if self._is_closed:
             return
         self._is_closed = True
-        self._send(StopRank())
         for channel in self._channels:
+            channel.offer(StopRank())
             channel.close()
         stop_children(self._children)
 
@@ -103,7 +103,7 @@ class MultiprocExecutor:
 
     def _send(self, message: ToRank) -> None:
         for channel in self._channels:
-            channel.send(message)
+            channel.send(message, self.check)
 
     def _replies(self, ranks: range) -> list[FromRank]:
         """One message from each of these ranks, in order; an error from any rank comes first."""

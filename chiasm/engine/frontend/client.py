@@ -91,7 +91,8 @@ class CoreClient:
     async def abort(self, request_ids: tuple[str, ...]) -> None:
         """Have the core forget sequences; their last delta still comes."""
         if self.death is None and request_ids:
-            await self._send(AbortRequests(request_ids))
+            with contextlib.suppress(EngineDeadError):  # it has forgotten them already
+                await self._send(AbortRequests(request_ids))
 
     async def wait_dead(self) -> str:
         """Wait until the core has ended by itself; returns why."""
@@ -169,7 +170,7 @@ class CoreClient:
                 status = self._child.poll()
                 if status is not None:
                     raise EngineDeadError(f"the engine's core has ended with status {status}.") from None
-                await self._socket.poll(int(_POLL_SECONDS * 1000), zmq.POLLOUT)
+                await self._socket.poll(int(_POLL_SECONDS * 1000), zmq.POLLOUT)  # type: ignore[call-arg]  # stub
             else:
                 return
 
