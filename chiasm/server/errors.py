@@ -24,6 +24,9 @@ class StoppingError(Exception):
     """The server shuts down and has stopped waiting for this request."""
 
 
+_EXPECTED = (UserError, OverloadedError, StoppingError, EngineDeadError, HTTPException)
+
+
 class ErrorInfo(msgspec.Struct, frozen=True):
     """What went wrong.
 
@@ -64,6 +67,11 @@ def describe(error: BaseException) -> ErrorInfo:
             return ErrorInfo("Internal server error.", _TYPES[500], None, 500)
 
 
+def is_bug(error: BaseException) -> bool:
+    """Whether nobody thought of this error: it belongs in the log."""
+    return not isinstance(error, _EXPECTED)
+
+
 def error_response(info: ErrorInfo, headers: dict[str, str] | None = None) -> Response:
     """The response for an error."""
     content = msgspec.json.encode(ErrorBody(info))
@@ -72,7 +80,7 @@ def error_response(info: ErrorInfo, headers: dict[str, str] | None = None) -> Re
 
 def add_error_handlers(app: FastAPI) -> None:
     """Answer every exception of a handler in the one shape."""
-    for kind in (UserError, OverloadedError, StoppingError, EngineDeadError, HTTPException, Exception):
+    for kind in (*_EXPECTED, Exception):
         app.add_exception_handler(kind, _answer_error)
     for kind in (ClientGoneError, ClientDisconnect):
         app.add_exception_handler(kind, _answer_nobody)

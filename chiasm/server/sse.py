@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from chiasm.logs import get_logger
-from chiasm.server.errors import ClientGoneError, ErrorBody, describe
+from chiasm.server.errors import ClientGoneError, ErrorBody, describe, is_bug
 from chiasm.server.interrupts import client_gone, run_unless, stop_asked
 
 _logger = get_logger(__name__)
@@ -47,17 +47,16 @@ class EventStream(Response):
             except ClientGoneError:
                 return
             except Exception as error:
-                info = describe(error)
-                if info.code == 500:
+                if is_bug(error):
                     _logger.exception("A stream failed.")
-                await send(_body(b"data: " + _encode(ErrorBody(info)) + b"\n\n"))
-        await send(_body(_DONE, more=False))
+                await send(_event(ErrorBody(describe(error))))
+        await send({"type": "http.response.body", "body": _DONE})
 
     async def _send_events(self, send: Send) -> None:
-        await send(_body(b"data: " + _encode(self._first) + b"\n\n"))
+        await send(_event(self._first))
         async for event in self._rest:
-            await send(_body(b"data: " + _encode(event) + b"\n\n"))
+            await send(_event(event))
 
 
-def _body(data: bytes, *, more: bool = True) -> Message:
-    return {"type": "http.response.body", "body": data, "more_body": more}
+def _event(value: msgspec.Struct) -> Message:
+    return {"type": "http.response.body", "body": b"data: " + _encode(value) + b"\n\n", "more_body": True}
