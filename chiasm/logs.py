@@ -19,5 +19,5 @@ def configure_logging(role: str, level: str = "INFO") -> None:
 
 
 def get_logger(name: str) -> logging.Logger:
-    """The logger of one module; pass ``__name__``."""
-    return logging.getLogger(name)
+    """The logger of one module; pass ``__name__``, also in a module that is run as a program."""
+    return logging.getLogger("chiasm" if name == "__main__" else name)

@@ -35,6 +35,10 @@ class Reference:
         """The chat template's text."""
         return self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
 
+    def text(self, tokens: list[int]) -> str:
+        """What the tokens say, special ones included."""
+        return self._tokenizer.decode(tokens, skip_special_tokens=False)
+
     @torch.inference_mode()
     def answer(self, prompt: str, images: list[Image.Image]) -> list[int]:
         """``NUM_TOKENS`` greedy tokens, whatever they are."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import zmq
@@ -75,10 +76,7 @@ class MultiprocExecutor:
         """Fail if a rank has ended."""
         if self._is_closed:
             raise EngineDeadError("the engine is closed.")
-        for child in self._children:
-            status = child.poll()
-            if status is not None:
-                raise EngineDeadError(f"{child.name} (process {child.pid}) has ended with status {status}.")
+        self._check_children(self._children)
 
     def close(self) -> None:
         """End the ranks: asked first, then killed."""
@@ -123,7 +121,16 @@ class MultiprocExecutor:
     def _raise_failure(self, rank: int, failure: RankFailed) -> None:
         if failure.is_user_error:
             raise UserError(failure.message)
+        # A rank that loses its peer fails in an exchange; what it then says hides the one that was killed.
+        self._check_children(child for index, child in enumerate(self._children) if index != rank)
         raise EngineDeadError(f"rank {rank} failed: {failure.message}")
+
+    @staticmethod
+    def _check_children(children: Iterable[Child]) -> None:
+        for child in children:
+            status = child.poll()
+            if status is not None:
+                raise EngineDeadError(f"{child.name} (process {child.pid}) has ended with status {status}.")
 
 
 def _num_cores() -> int:
