@@ -85,7 +85,7 @@ class ChatTemplate:
         try:
             return self._template.render(names)
         except jinja2.TemplateError as error:
-            reason = str(error)[:_MAX_MESSAGE]
+            reason = "".join(filter(str.isprintable, str(error)[:_MAX_MESSAGE]))
             raise UserError(f"the chat template refuses these messages: {reason}", param="messages") from error
         except Exception as error:  # a template is a foreign program: whatever it raises is about its input
             message = f"the chat template fails on these messages ({type(error).__name__})."

@@ -1,0 +1,87 @@
+"""Small values that the tests of the frontend share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from chiasm.engine.frontend.chat_template import ChatTemplate
+from chiasm.engine.frontend.messages import parse_messages
+from chiasm.engine.frontend.prompts import PromptBuilder
+from chiasm.engine.frontend.tokenizer import Tokenizer
+from chiasm.errors import UserError
+from chiasm.schema.facts import EncoderShape, ModelFacts
+from chiasm.schema.media import PatchProcessorSpec, PixelRef, ProcessedItem, Unit
+from tests.checkpoints import CHAT_TEMPLATE
+
+IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+TAGS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
+SPECIAL_TOKENS = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}  # as the test checkpoint names them
+
+
+def text(value: str) -> dict[str, str]:
+    """A text part."""
+    return {"type": "text", "text": value}
+
+
+def user(content: Any) -> dict[str, Any]:
+    """A user's message."""
+    return {"role": "user", "content": content}
+
+
+def assistant(content: Any, **extra: Any) -> dict[str, Any]:
+    """A model's message."""
+    return {"role": "assistant", "content": content, **extra}
+
+
+def token_id(tokenizer: Tokenizer, special: str) -> int:
+    """The id of a special token."""
+    (found,) = tokenizer.encode(special)
+    return found
+
+
+def make_facts(tokenizer: Tokenizer) -> ModelFacts:
+    """Facts of a model that goes with a tokenizer of ``tests.checkpoints``."""
+    media = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+    return ModelFacts(
+        model_type="qwen2_5_vl",
+        vocab_size=tokenizer.vocab_size + 3,
+        max_position_embeddings=4096,
+        eos_token_ids=(token_id(tokenizer, "<|im_end|>"),),
+        image_token_id=token_id(tokenizer, "<|image_pad|>"),
+        image_token="<|vision_start|><|image_pad|><|vision_end|>",
+        media_token_ids=tuple(token_id(tokenizer, special) for special in media),
+        processor=PatchProcessorSpec(14, 2, 2, 3136, 301056),
+        encoder=EncoderShape(64, 90, 3, 4, 2, 16, 8),
+    )
+
+
+def make_builder(tokenizer: Tokenizer, source: str | None = CHAT_TEMPLATE) -> PromptBuilder:
+    """A prompt builder with a template of one's own."""
+    template = None if source is None else ChatTemplate(source, SPECIAL_TOKENS)
+    return PromptBuilder(tokenizer, template, make_facts(tokenizer))
+
+
+def render(builder: PromptBuilder, messages: Sequence[object], **options: Any) -> str:
+    """The rendered prompt of a conversation, with what only ``tokenize`` is to see."""
+    defaults = {"add_generation_prompt": True, "continue_final_message": False, "kwargs": {}}
+    return builder.render(parse_messages(messages), **{**defaults, **options})
+
+
+def make_item(num_tokens: int, key: str = "unit") -> ProcessedItem:
+    """A processed image of some length."""
+    unit = Unit(key, (2, 2 * num_tokens), num_tokens, PixelRef("", 0, 4 * num_tokens, 10))
+    return ProcessedItem("image", num_tokens, (unit,))
+
+
+@contextmanager
+def refused(param: str | None, *words: str) -> Iterator[None]:
+    """Expect a ``UserError`` for a field, whose message has each of the words."""
+    with pytest.raises(UserError) as caught:
+        yield
+    assert caught.value.param == param
+    for word in words:
+        assert word in caught.value.message
