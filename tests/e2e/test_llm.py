@@ -76,9 +76,10 @@ def test_every_encoder_mode_gives_the_same_tokens(
         assert tokens(llm, inputs) == [case.tokens for case in cases.values()]
 
 
-def test_tight_limits_change_nothing(qwen2_5_vl: SavedModel, cases: dict[str, Case]) -> None:
+def test_tight_limits_change_nothing(llm: LLM, qwen2_5_vl: SavedModel, cases: dict[str, Case]) -> None:
     """Small chunks, a small encoder budget, and so few blocks that sequences give way to each other."""
-    block_bytes = 2 * 3 * 16 * 2 * 8 * 4
+    block_bytes = 2 * 3 * 16 * 2 * 8 * 4  # keys and values, layers, tokens, heads, head size, float32
+    texts = [f"{index}: " + "one two three " * 9 for index in range(12)]
     with LLM(
         folder_of(qwen2_5_vl),
         dtype="float32",
@@ -87,10 +88,11 @@ def test_tight_limits_change_nothing(qwen2_5_vl: SavedModel, cases: dict[str, Ca
         max_num_batched_patches=100,
         encoder_cache_tokens=0,
         kv_cache_memory_bytes=block_bytes * 33,
-    ) as llm:
-        inputs = [case.as_input() for case in cases.values()] * 2
-        assert tokens(llm, inputs) == [case.tokens for case in cases.values()] * 2
-        assert llm.stats.num_preemptions > 0
+    ) as tight:
+        inputs = [case.as_input() for case in cases.values()]
+        assert tokens(tight, inputs) == [case.tokens for case in cases.values()]
+        assert tokens(tight, texts) == tokens(llm, texts)
+        assert tight.stats.num_preemptions > 0
 
 
 def test_chat_equals_hugging_face(llm: LLM, qwen2_5_vl: SavedModel) -> None:

@@ -1,0 +1,48 @@
+"""A server of this checkout in a process of its own, for the benchmarks beside this file."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+
+class BenchServer:
+    """``chiasm serve`` with the given arguments, on a free port while the context is open.
+
+    Attributes:
+        url: where it serves.
+        ready_seconds: from the start of the process to the line that says so.
+    """
+
+    def __init__(self, *arguments: str) -> None:
+        self._command = [sys.executable, "-m", "chiasm.cli", "serve", *arguments, "--port", "0"]
+        self.url = ""
+        self.ready_seconds = 0.0
+
+    def __enter__(self) -> BenchServer:
+        self._log = tempfile.NamedTemporaryFile("w+")
+        start = time.perf_counter()
+        self._process = subprocess.Popen(self._command, stdout=self._log, stderr=subprocess.STDOUT)
+        while not (found := re.search(r"Serving on (\S+)", self._printed())):
+            if self._process.poll() is not None:
+                raise SystemExit(self._printed())
+            time.sleep(0.005)
+        self.ready_seconds = time.perf_counter() - start
+        self.url = found[1]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(20)
+        self._log.close()
+
+    def _printed(self) -> str:
+        return Path(self._log.name).read_text(encoding="utf-8")
