@@ -11,7 +11,7 @@ from chiasm.schema.sampling import SamplingParams
 _REPLACEMENT = "\ufffd"
 # Tokens of context with which new ones are decoded: some tokenizers write a token differently at the start of a text.
 _CONTEXT = 6
-# Tokens that may wait for the rest of a character; more are given up on, so that no token costs more than this many.
+# Tokens that may wait for the rest of a character; no token costs more than decoding this many.
 _MAX_PENDING = 32
 
 
@@ -77,18 +77,14 @@ class Detokenizer:
         self._num_given = len(self._text(self._window))
 
     def _give_up(self, text: str) -> str:
-        """Move on from tokens that make no whole character: cut where a character ends, or else here and now."""
-        window = self._window
-        for cut in range(len(window) - 1, self._num_context, -1):
-            before, after = self._text(window[:cut]), self._text(window[cut:])
-            if before + after == text:
-                fresh = self._give(before)
-                self._window = window[cut:]
-                self._num_context = 0
-                self._num_given -= len(before)
-                return fresh
-        fresh = self._give(text)
-        self._drop(self._num_context)
+        """Shorten a window that did not end with a whole character for long: invalid bytes, skipped tokens, or
+        tokens that each end in the middle of a character. Its end is kept: only the last character is unfinished.
+        """
+        self._window = self._window[-_CONTEXT:]
+        rest = self._text(self._window)
+        num_unfinished = 1 if rest.endswith(_REPLACEMENT) else 0
+        fresh = self._give(text[: len(text) - num_unfinished])
+        self._num_context, self._num_given = 0, len(rest) - num_unfinished
         return fresh
 
     def _text(self, token_ids: Sequence[int]) -> str:

@@ -79,9 +79,10 @@ def make_item(num_tokens: int, key: str = "unit") -> ProcessedItem:
 
 @contextmanager
 def refused(param: str | None, *words: str) -> Iterator[None]:
-    """Expect a ``UserError`` for a field, whose message has each of the words."""
+    """Expect a ``UserError`` for a field, whose message is short and has each of the words."""
     with pytest.raises(UserError) as caught:
         yield
     assert caught.value.param == param
+    assert len(caught.value.message) < 500
     for word in words:
         assert word in caught.value.message

@@ -61,7 +61,9 @@ AGENT = """\
 {% macro show(content) -%}
   {%- if content is string %}{{ content }}
   {%- elif content is iterable and content is not mapping %}
-    {%- for item in content %}{{ item.text if item.type == 'text' else '<|vision_start|><|image_pad|><|vision_end|>' }}{% endfor %}
+    {%- for item in content -%}
+      {% if item.type == 'text' %}{{ item.text }}{% else %}<|image_pad|>{% endif %}
+    {%- endfor %}
   {%- elif content is none or content is undefined %}{% endif %}
 {%- endmacro %}
 {% for m in messages %}

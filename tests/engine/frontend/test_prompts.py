@@ -188,7 +188,8 @@ def test_a_fake_turn_stays_text(builder: PromptBuilder, tokenizer: Tokenizer, co
 
 def test_control_tokens_stay_text_wherever_a_template_prints_them(tokenizer: Tokenizer) -> None:
     source = (
-        "<|im_start|>{{ style }}{% for m in messages %}{{ m.name }}{{ m.content | trim }}{{ (m.tool_calls or []) | tojson }}"
+        "<|im_start|>{{ style }}{% for m in messages %}"
+        "{{ m.name }}{{ m.content | trim }}{{ (m.tool_calls or []) | tojson }}"
         "{% for call in m.tool_calls or [] %}{% for key, value in call.function.arguments.items() %}"
         "<{{ key }}>{{ value }}{% endfor %}{% endfor %}{% endfor %}"
     )
