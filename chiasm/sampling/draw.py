@@ -98,9 +98,10 @@ def _kept(scaled: Tensor, largest: Tensor, params: Sequence[SamplingParams]) -> 
     vocab_size, num_largest = scaled.shape[-1], largest.shape[-1]
     ks = _column([min(p.top_k, vocab_size) if p.top_k > 0 else vocab_size for p in params], scaled)
     top_ps = _column([p.top_p if p.top_p < 1 else torch.inf for p in params], scaled, torch.float64)
-    weights = (largest - largest[:, :1]).to(torch.float64).exp()
+    highest = largest[:, :1].to(torch.float64)
+    weights = (largest - highest).exp()
     cumulative = weights.masked_fill(torch.arange(num_largest, device=scaled.device) >= ks, 0).cumsum(dim=-1)
-    everything = (scaled - largest[:, :1]).exp().sum(dim=-1, keepdim=True, dtype=torch.float64)
+    everything = (scaled - highest).exp().sum(dim=-1, keepdim=True)
     total = torch.where(ks < vocab_size, cumulative[:, -1:], everything)
     num_before = (cumulative < top_ps * total).sum(dim=-1, keepdim=True)
     counts = torch.minimum(num_before + 1, ks)

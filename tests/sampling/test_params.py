@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from chiasm.errors import UserError
+from chiasm.schema.sampling import (
+    MAX_LOGPROBS,
+    MAX_N,
+    MAX_SEED,
+    MAX_STOP_STRINGS,
+    SamplingParams,
+    check_token_ids,
+)
+
+NO_NUMBERS = (math.nan, math.inf, -math.inf)
+
+GOOD: dict[str, tuple[Any, ...]] = {
+    "n": (1, MAX_N),
+    "presence_penalty": (-2, -0.5, 0, 2.0),
+    "frequency_penalty": (-2, -0.5, 0, 2.0),
+    "repetition_penalty": (1e-6, 0.5, 1, 10.0),
+    "temperature": (0, 1e-9, 0.01, 1, 2.0),
+    "top_p": (1e-9, 0.5, 1, 1.0),
+    "top_k": (-1, 0, 1, 10**9),
+    "min_p": (0, 0.5, 1.0),
+    "seed": (None, 0, -MAX_SEED, MAX_SEED),
+    "stop": (None, "x", (), ["x"], ("x",) * MAX_STOP_STRINGS),
+    "stop_token_ids": (None, (), [0, 5]),
+    "max_tokens": (None, 1, 2**63),
+    "min_tokens": (0, 16),
+    "logprobs": (None, 0, MAX_LOGPROBS),
+}
+BAD: dict[str, tuple[Any, ...]] = {
+    "n": (0, -1, MAX_N + 1, 10**9),
+    "presence_penalty": (-2.01, 2.01, *NO_NUMBERS),
+    "frequency_penalty": (-2.01, 2.01, *NO_NUMBERS),
+    "repetition_penalty": (0, -1, *NO_NUMBERS),
+    "temperature": (-0.01, 2.01, 1e300, *NO_NUMBERS),
+    "top_p": (0, -0.5, 1.01, *NO_NUMBERS),
+    "top_k": (-2, -(10**9)),
+    "min_p": (-0.01, 1.01, *NO_NUMBERS),
+    "seed": (MAX_SEED + 1, -MAX_SEED - 1, 2**64),
+    "stop": ("", ["x", ""], ["x"] * (MAX_STOP_STRINGS + 1)),
+    "max_tokens": (0, -1),
+    "min_tokens": (-1, 17, 10**18),
+    "logprobs": (-1, MAX_LOGPROBS + 1),
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in GOOD.items() for value in values])
+def test_values_in_range_are_taken(field: str, value: Any) -> None:
+    SamplingParams(**{field: value})
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in BAD.items() for value in values])
+def test_values_out_of_range_are_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(UserError) as caught:
+        SamplingParams(**{field: value})
+    assert caught.value.param == field
+    assert caught.value.message.startswith(f"{field} must be")
+    assert len(caught.value.message) < 300
+
+
+def test_every_field_with_a_range_is_in_the_tables() -> None:
+    unranged = {"ignore_eos", "skip_special_tokens", "include_stop_str_in_output"}
+    assert set(GOOD) == set(SamplingParams.__struct_fields__) - unranged
+    assert set(BAD) == set(GOOD) - {"stop_token_ids"}, "those depend on the vocabulary"
+
+
+def test_several_greedy_answers_would_be_the_same() -> None:
+    with pytest.raises(UserError) as caught:
+        SamplingParams(n=2, temperature=0)
+    assert caught.value.param == "n"
+    assert SamplingParams(n=2, temperature=1e-9).n == 2
+
+
+def test_forms_that_users_write_are_normalised() -> None:
+    assert SamplingParams(stop="ab").stop == ("ab",)
+    assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")  # type: ignore[arg-type]
+    assert SamplingParams(stop=None, stop_token_ids=None).stop == ()  # type: ignore[arg-type]
+    assert SamplingParams(stop_token_ids=[1, 2]).stop_token_ids == (1, 2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("written", "read"), [(0, 0), (1e-9, 0.01), (0.0099, 0.01), (0.01, 0.01), (0.5, 0.5)])
+def test_a_temperature_near_zero_is_not_nearer_than_it_can_be(written: float, read: float) -> None:
+    params = SamplingParams(temperature=written)
+    assert params.temperature == read
+    assert params.is_greedy == (written == 0)
+
+
+def test_min_tokens_may_not_exceed_max_tokens() -> None:
+    assert SamplingParams(max_tokens=None, min_tokens=10**6).min_tokens == 10**6
+    with pytest.raises(UserError, match="max_tokens=5"):
+        SamplingParams(max_tokens=5, min_tokens=6)
+
+
+@pytest.mark.parametrize("bad", [-1, 10, 10**12])
+def test_token_ids_outside_the_vocabulary_are_refused(bad: int) -> None:
+    check_token_ids("stop_token_ids", (0, 9), 10)
+    check_token_ids("stop_token_ids", (), 10)
+    with pytest.raises(UserError) as caught:
+        check_token_ids("stop_token_ids", (0, bad), 10)
+    assert caught.value.param == "stop_token_ids"
+    assert str(bad) in caught.value.message
+    assert "[0, 10)" in caught.value.message
