@@ -19,7 +19,7 @@ from chiasm.server.body import read_request
 from chiasm.server.generation import Outputs, run_prompt
 from chiasm.server.logprobs import chat_logprobs
 from chiasm.server.metrics import RequestWatch
-from chiasm.server.openapi import body_schema
+from chiasm.server.openapi import ERROR_RESPONSES, body_schema
 from chiasm.server.requests import ChatRequest
 from chiasm.server.respond import Events, respond, stream, whole
 from chiasm.server.responses import (
@@ -37,7 +37,7 @@ from chiasm.server.state import AnswerHead, ServerState, answer_head
 
 def chat_router(state: ServerState) -> APIRouter:
     """The chat endpoint of one server."""
-    router = APIRouter()
+    router = APIRouter(responses=ERROR_RESPONSES)
 
     @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatRequest))
     async def create_chat_completion(http: Request) -> Response:

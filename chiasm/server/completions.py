@@ -21,7 +21,7 @@ from chiasm.server.engine import Engine
 from chiasm.server.generation import Outputs, run_prompt, run_together
 from chiasm.server.logprobs import completion_logprobs
 from chiasm.server.metrics import RequestWatch
-from chiasm.server.openapi import body_schema
+from chiasm.server.openapi import ERROR_RESPONSES, body_schema
 from chiasm.server.prompts import Prompt, parse_prompts
 from chiasm.server.requests import CompletionRequest
 from chiasm.server.respond import Events, respond, stream, whole
@@ -32,7 +32,7 @@ from chiasm.server.state import AnswerHead, ServerState, answer_head
 
 def completion_router(state: ServerState) -> APIRouter:
     """The completion endpoint of one server."""
-    router = APIRouter()
+    router = APIRouter(responses=ERROR_RESPONSES)
 
     @router.post("/v1/completions", openapi_extra=body_schema(CompletionRequest))
     async def create_completion(http: Request) -> Response:

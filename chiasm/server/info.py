@@ -6,9 +6,10 @@ from importlib.metadata import version
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from chiasm.errors import UserError, shorten
+from chiasm.server.openapi import ERROR_RESPONSES
 from chiasm.server.responses import ModelCard, ModelList, ModelPermission, Version, json_response
 from chiasm.server.state import ServerState
 
@@ -22,19 +23,19 @@ def info_router(state: ServerState) -> APIRouter:
         """The names under which the model is served."""
         return json_response(ModelList([_card(state, name) for name in state.config.names]))
 
-    @router.get("/v1/models/{name:path}")
+    @router.get("/v1/models/{name:path}", responses=ERROR_RESPONSES)
     async def retrieve_model(name: str) -> Response:
         """One of the names."""
         if name not in state.config.names:
             raise UserError(f"The model {shorten(name)} does not exist.", param="model", status=404)
         return json_response(_card(state, name))
 
-    @router.get("/health")
+    @router.get("/health", response_class=Response, responses={503: {"description": "The engine is dead."}})
     async def health() -> Response:
         """200 with an empty body, or 503 when the engine is dead: some clients insist on the empty body."""
         return Response(status_code=200 if state.engine.is_alive else 503)
 
-    @router.get("/metrics")
+    @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Prometheus' text format."""
         return Response(generate_latest(state.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,10 +1,44 @@
-"""What ``/openapi.json`` says of bodies that the handlers read by themselves."""
+"""What ``/openapi.json`` says of bodies that the handlers read and write by themselves."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pydantic import BaseModel
+
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+                "code": {"type": "integer"},
+            },
+        }
+    },
+}
+_ERROR_RESPONSE = {"description": "What went wrong.", "content": {"application/json": {"schema": _ERROR}}}
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {"4XX": _ERROR_RESPONSE, "5XX": _ERROR_RESPONSE}
+
+# Fields that are taken apart by hand, for which pydantic knows no type.
+MESSAGE_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["role"],
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["object", "string"]}}]},
+    },
+}
+_TOKEN_IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
+_TEXT: dict[str, Any] = {"type": "string"}
+PROMPT_SCHEMA: dict[str, Any] = {
+    "anyOf": [_TEXT, _TOKEN_IDS, {"type": "array", "items": {"anyOf": [_TEXT, _TOKEN_IDS]}, "minItems": 1}]
+}
 
 
 def body_schema(model: type[BaseModel]) -> dict[str, Any]:

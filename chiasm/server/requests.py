@@ -13,17 +13,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from chiasm.errors import UserError
 from chiasm.schema.sampling import MAX_LOGPROBS, MAX_STOP_STRINGS
+from chiasm.server.openapi import MESSAGE_SCHEMA, PROMPT_SCHEMA
 
 MAX_MESSAGES = 4096
 MAX_STOP_TOKEN_IDS = 256
 MAX_CACHE_SALT = 256
-
-# Names that a template's caller gives a meaning of its own; a client must not reach them by way of the template.
-_RESERVED_TEMPLATE_KEYS = frozenset(
-    {"chat_template", "conversation", "messages", "tools", "documents", "tokenize", "tokenizer_kwargs", "padding",
-     "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask",
-     "add_generation_prompt", "continue_final_message"}
-)  # fmt: skip
 
 
 def _as_list(value: object) -> object:
@@ -84,7 +78,7 @@ class GenerationRequest(BaseModel):
 class ChatRequest(GenerationRequest):
     """Body of ``/v1/chat/completions``."""
 
-    messages: list[Any] = Field(min_length=1, max_length=MAX_MESSAGES)
+    messages: list[Any] = Field(min_length=1, max_length=MAX_MESSAGES, json_schema_extra={"items": MESSAGE_SCHEMA})
     max_completion_tokens: _PositiveInt | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
@@ -101,14 +95,12 @@ class ChatRequest(GenerationRequest):
         if self.continue_final_message and self.add_generation_prompt:
             message = "continue_final_message and add_generation_prompt can't both be true."
             raise UserError(message, param="continue_final_message")
-        for key in self.chat_template_kwargs.keys() & _RESERVED_TEMPLATE_KEYS:
-            raise UserError(f"chat_template_kwargs can't set {key}.", param="chat_template_kwargs")
 
 
 class CompletionRequest(GenerationRequest):
     """Body of ``/v1/completions``. ``prompt`` is a string, a list of strings, token ids, or lists of token ids."""
 
-    prompt: Any
+    prompt: Any = Field(json_schema_extra=PROMPT_SCHEMA)
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 

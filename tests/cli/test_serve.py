@@ -17,6 +17,7 @@ from chiasm.config.engine import EngineConfig
 from chiasm.config.server import ServerConfig
 from chiasm.server.run import Announce, StartEngine
 
+ROOT = Path(__file__).parents[2]  # where ``tests`` can be imported from
 Served = tuple[EngineConfig, str | None, ServerConfig]
 
 
@@ -136,7 +137,7 @@ def test_a_checkpoint_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_a_process(checkpoint: str) -> None:
     command = [sys.executable, "-m", "tests.cli.serve_fake", "serve", checkpoint, "--port", "0", "--api-key", "k"]
-    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as child:
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True, cwd=ROOT) as child:
         assert child.stdout is not None
         lines = [child.stdout.readline().strip() for _ in range(3)]
         assert lines[0] == "device: none"
@@ -144,7 +145,7 @@ def test_a_process(checkpoint: str) -> None:
         url = lines[1].removeprefix("Serving on ")
         models = httpx.get(f"{url}/v1/models", headers={"authorization": "Bearer k"}, trust_env=False)
         assert models.json()["data"][0]["root"] == checkpoint
-        taken = subprocess.run([*command, "--port", url.rpartition(":")[2]], capture_output=True, text=True)
+        taken = subprocess.run([*command, "--port", url.rpartition(":")[2]], capture_output=True, text=True, cwd=ROOT)
         assert taken.returncode == 2
         assert taken.stderr.count("\n") == 1
         assert "can't listen on 127.0.0.1" in taken.stderr

@@ -7,6 +7,7 @@ being answered, ``die`` kills the engine.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 
@@ -25,7 +26,11 @@ def _obey(engine: FakeEngine) -> None:
             wait_until(lambda: engine.num_generating == int(arguments[0]))  # noqa: B023 - used at once
         elif command == "die":
             engine.die()
-        print(f"did {command}", flush=True)
+        _say(f"did {command}")
+
+
+def _say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())  # whole lines, whatever the other thread says
 
 
 def main(load_seconds: float, shutdown_timeout: float) -> int:
@@ -33,14 +38,14 @@ def main(load_seconds: float, shutdown_timeout: float) -> int:
     engine = FakeEngine()
 
     async def start() -> FakeEngine:
-        print("loading", flush=True)
+        _say("loading")
         await asyncio.sleep(load_seconds)
         threading.Thread(target=_obey, args=(engine,), daemon=True).start()
         return engine
 
     config = ServerConfig(model="fake", port=0, shutdown_timeout=shutdown_timeout)
-    status = serve(config, start, lambda line: print(line, flush=True))
-    print(f"engine stopped {engine.stops} times", flush=True)
+    status = serve(config, start, _say)
+    _say(f"engine stopped {engine.stops} times")
     return status
 
 

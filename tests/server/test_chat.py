@@ -182,7 +182,7 @@ def test_roles_and_their_further_fields(server: RunningServer, engine: FakeEngin
     assert [m.extra for m in taken] == [
         {},
         {"name": "Ann"},
-        {"tool_calls": [call], "reasoning": "hm"},
+        {"tool_calls": [{**call, "function": {"name": "f", "arguments": {}}}], "reasoning": "hm"},
         {"tool_call_id": "c1"},
     ]
     assert taken[2].content == ()

@@ -50,11 +50,6 @@ def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
             "continue_final_message",
             "continue_final_message and add_generation_prompt can't both be true.",
         ),
-        (
-            {"chat_template_kwargs": {"tokenize": True}},
-            "chat_template_kwargs",
-            "chat_template_kwargs can't set tokenize.",
-        ),
     ],
 )
 def test_parameters(server: RunningServer, fields: dict[str, Any], param: str, message: str) -> None:

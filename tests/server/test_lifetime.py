@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -20,6 +21,7 @@ from chiasm.errors import UserError
 from chiasm.server.run import bind
 from tests.server.test_chat import events_of
 
+ROOT = Path(__file__).parents[2]  # where ``tests`` can be imported from
 BODY = {"messages": [{"role": "user", "content": "Hi"}]}
 
 
@@ -50,7 +52,7 @@ class Process:
 def running(*, load_seconds: float = 0, shutdown_timeout: float = 5) -> Iterator[Process]:
     """A server process that is killed at the end if it still runs."""
     command = [sys.executable, "-m", "tests.server.serve_fake", str(load_seconds), str(shutdown_timeout)]
-    with subprocess.Popen(command, text=True, stdin=-1, stdout=-1) as child:
+    with subprocess.Popen(command, text=True, stdin=-1, stdout=-1, cwd=ROOT) as child:
         try:
             yield Process(child)
         finally:
