@@ -49,9 +49,10 @@ def serve(config: ServerConfig, start_engine: StartEngine, announce: Announce) -
     Raises:
         UserError: if the address can't be listened on, or from ``start_engine``.
     """
+    loop_factory = uvicorn.Config("", log_config=None).get_loop_factory()  # uvloop where it is installed
     with (
         contextlib.closing(bind(config.host, config.port)) as sock,
-        asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner,
+        asyncio.Runner(loop_factory=loop_factory) as runner,
     ):
         return runner.run(_serve(config, sock, start_engine, announce))
 
