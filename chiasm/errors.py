@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable
 from typing import NoReturn
 
@@ -51,10 +52,16 @@ def refuse(param: str, value: object, limit: str, *, status: int = 400) -> NoRet
     raise UserError(f"{param} must be {limit}, got {shorten(value)}.", param=param, status=status)
 
 
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = 80
+
+
 def shorten(value: object, limit: int = 80) -> str:
-    """``repr`` of a value, cut to ``limit`` characters, so that an error never echoes a whole request."""
-    # A huge value is cut before repr: repr of a 100 MB string would cost more than the request.
-    text = repr(value[:limit]) if isinstance(value, str | bytes) and len(value) > limit else repr(value)
+    """``repr`` of a value, cut to ``limit`` characters, so that an error never echoes a whole request.
+
+    Only the beginning and the end of a large value are looked at: it may be a request's every byte.
+    """
+    text = _short.repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 

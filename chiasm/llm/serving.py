@@ -74,16 +74,15 @@ class AsyncLLM:
             EngineDeadError: if the engine could not start for another reason.
         """
         processes = _Processes(config)
+        processes.loader.start()
+        # The ranks load the weights while the text files are read here.
+        loading = asyncio.create_task(processes.client.start(config))
         try:
-            processes.loader.start()
-            # The ranks load the weights meanwhile: the start message is queued before the files are read.
-            starting = asyncio.ensure_future(processes.client.start(config))
-            await asyncio.sleep(0)
-            try:
-                text = await asyncio.to_thread(TextFiles, config, chat_template)
-            finally:
-                ready = await starting
+            text = await asyncio.to_thread(TextFiles, config, chat_template)
+            ready = await loading
         except BaseException:
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)
             await processes.stop()
             raise
         engine = cls(config, processes, Frontend(config, text, ready))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 import chiasm.server.run
@@ -143,7 +143,7 @@ def test_a_process(checkpoint: str) -> None:
         assert lines[0] == "device: none"
         assert "Bearer YOUR_KEY" in lines[2]
         url = lines[1].removeprefix("Serving on ")
-        models = httpx.get(f"{url}/v1/models", headers={"authorization": "Bearer k"}, trust_env=False)
+        models = httpx2.get(f"{url}/v1/models", headers={"authorization": "Bearer k"}, trust_env=False)
         assert models.json()["data"][0]["root"] == checkpoint
         taken = subprocess.run([*command, "--port", url.rpartition(":")[2]], capture_output=True, text=True, cwd=ROOT)
         assert taken.returncode == 2

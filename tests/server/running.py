@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-import httpx
+import httpx2
 import uvicorn
 
 from chiasm.config.server import ServerConfig
@@ -38,7 +38,7 @@ class RunningServer:
         self._sock = bind(self.config.host, 0)
         self.host, self.port = self._sock.getsockname()[:2]
         self.url = f"http://{self.host}:{self.port}"
-        self.client = httpx.Client(base_url=self.url, timeout=20, trust_env=False)
+        self.client = httpx2.Client(base_url=self.url, timeout=20, trust_env=False)
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
 
@@ -61,12 +61,12 @@ class RunningServer:
         self._thread.join(20)
         assert not self._thread.is_alive(), "the server still waits for a request"
 
-    def chat(self, content: Any = "Hi there", **fields: Any) -> httpx.Response:
+    def chat(self, content: Any = "Hi there", **fields: Any) -> httpx2.Response:
         """Post a conversation of one message."""
         body = {"messages": [{"role": "user", "content": content}], **fields}
         return self.client.post("/v1/chat/completions", json=body)
 
-    def complete(self, prompt: Any = "Once upon", **fields: Any) -> httpx.Response:
+    def complete(self, prompt: Any = "Once upon", **fields: Any) -> httpx2.Response:
         """Post a prompt."""
         return self.client.post("/v1/completions", json={"prompt": prompt, **fields})
 

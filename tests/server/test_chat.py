@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -213,6 +213,6 @@ def test_the_model_may_be_left_out_and_is_named_in_the_answer(server: RunningSer
 
 def test_nothing_is_sent_before_the_first_token(server: RunningServer, engine: FakeEngine) -> None:
     engine.words_before_hold = 0
-    with pytest.raises(httpx.ReadTimeout):
+    with pytest.raises(httpx2.ReadTimeout):
         server.client.post("/v1/chat/completions", json={"messages": HELLO, "stream": True}, timeout=0.2)
     wait_until(lambda: engine.is_idle)

@@ -6,7 +6,7 @@ import json
 import socket
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -18,7 +18,7 @@ from tests.server.test_chat import HELLO, events_of
 JSON = {"content-type": "application/json"}
 
 
-def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
+def error_of(response: httpx2.Response, status: int) -> dict[str, Any]:
     """The error in a response, whose shape and size are checked."""
     assert response.status_code == status, response.text[:300]
     assert len(response.content) < 4096

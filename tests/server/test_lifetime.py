@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from chiasm.errors import UserError
@@ -59,9 +59,9 @@ def running(*, load_seconds: float = 0, shutdown_timeout: float = 5) -> Iterator
             child.kill()
 
 
-def ask(url: str, *, stream: bool = False) -> httpx.Response:
+def ask(url: str, *, stream: bool = False) -> httpx2.Response:
     """Post a conversation."""
-    return httpx.post(f"{url}/v1/chat/completions", json={**BODY, "stream": stream}, timeout=15, trust_env=False)
+    return httpx2.post(f"{url}/v1/chat/completions", json={**BODY, "stream": stream}, timeout=15, trust_env=False)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -73,7 +73,7 @@ def test_a_signal_lets_running_requests_finish(number: signal.Signals) -> None:
         process.tell("wait 2")
         process.child.send_signal(number)
         time.sleep(0.3)
-        with pytest.raises(httpx.ConnectError):  # nothing new is accepted
+        with pytest.raises(httpx2.ConnectError):  # nothing new is accepted
             ask(url)
         process.tell("hold 99")
         whole, streamed = (answer.result() for answer in answers)

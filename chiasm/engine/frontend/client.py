@@ -101,21 +101,24 @@ class CoreClient:
         return self.death
 
     async def close(self) -> None:
-        """Stop the core and its ranks."""
+        """Stop the core and its ranks: asked, if it serves; at once, if it is still loading or has ended."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
+            await self._ask_to_end()
         if self._child is not None:
-            if self._child.poll() is None:
-                # Not _send: a core that is ending has no ear any more.
-                with contextlib.suppress(zmq.Again):
-                    await self._socket.send(self._encoder.encode(Shutdown()), zmq.NOBLOCK)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    await asyncio.to_thread(self._child.wait, _STOP_SECONDS)
             self._child.stop(grace=0.5)
             self._child = None
         self._socket.close()
         self._context.term()
+
+    async def _ask_to_end(self) -> None:
+        assert self._child is not None
+        # Not _send: a core that is ending has no ear any more.
+        with contextlib.suppress(zmq.Again):
+            await self._socket.send(self._encoder.encode(Shutdown()), zmq.NOBLOCK)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(self._child.wait, _STOP_SECONDS)
 
     async def _read(self) -> None:
         while self.death is None:
