@@ -45,6 +45,8 @@ def expected_output(history: History) -> Tensor:
 def run_steps(histories: list[History], steps: list[list[int]], num_blocks: int) -> tuple[list[Tensor], KVCache]:
     """Outputs of each sequence when every step computes so many rows of each; also the cache."""
     cache = KVCache.empty(num_blocks, BLOCK_SIZE, histories[0].k.shape[1], HEAD_DIM, torch.float64, CPU)
+    for content in (cache.keys, cache.values):
+        content.fill_(torch.nan)  # what was not written must not be read
     outputs: list[list[Tensor]] = [[] for _ in histories]
     done = [0] * len(histories)
     for step in steps:
@@ -85,8 +87,8 @@ def test_only_the_slots_of_new_rows_are_written() -> None:
     assert torch.equal(cache.keys[[5, 2]].flatten(0, 1)[:6], history.k)
     assert torch.equal(cache.values[[5, 2]].flatten(0, 1)[:6], history.v)
     others = torch.tensor([0, 1, 3, 4, 6])
-    assert not cache.keys[others].any()
-    assert not cache.keys[2, 2:].any()
+    assert cache.keys[others].isnan().all()
+    assert cache.keys[2, 2:].isnan().all()
 
 
 def test_build_batch_tells_rows_slots_and_runs_of_blocks() -> None:
