@@ -1,0 +1,1 @@
+"""Training the embedded chart reader; see README.md here. No part of the package."""

@@ -1,0 +1,61 @@
+"""Do the batched passes equal Hugging Face's own? ``python -m training.check``. Run it after every change to them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from chiasm.evals.charts.plan import Scope
+from training.forward import text, tower
+from training.losses import mask_of
+from training.model import build, raw_config
+from training.stream import Recipe, train_batch
+from training.tokens import Speech, make_tokenizer
+
+_TOLERANCE = 1e-5
+
+
+def differences() -> tuple[float, float]:
+    """The largest difference of the tower's tokens, and of one question's logits out of a pack of four."""
+    speech = Speech(make_tokenizer())
+    model = build(raw_config(speech.tokenizer), seed=0)
+    recipe = Recipe(Scope(min_cells=5, max_cells=9), num_patches=1000)
+    batch = train_batch(3, recipe, speech)
+    pixels = torch.from_numpy(batch.pixels).float() / 127.5 - 1
+    tokens = tower(model, pixels, batch.rows, batch.columns)[1]
+    frames = pixels.view(*pixels.shape[:2], 3, 1, -1).expand(-1, -1, -1, 2, -1).reshape(-1, 2 * pixels.shape[-1])
+    grids = torch.tensor([[1, batch.rows, batch.columns]] * len(pixels))
+    theirs = model.model.visual(frames, grid_thw=grids).pooler_output.view_as(tokens)
+
+    segments, ids = torch.from_numpy(batch.segments), torch.from_numpy(batch.ids)
+    head = len(speech.head)
+    embedded = model.model.language_model.embed_tokens(ids).clone()
+    embedded[:, head : head + tokens.shape[1]] = tokens
+    hidden = text(model, embedded, torch.from_numpy(batch.places), mask_of(segments, torch.float32))
+    chosen = (segments[0] == 0) | (segments[0] == 2)
+    ours = (hidden @ model.model.language_model.embed_tokens.weight.T)[0, chosen]
+    logits = _logits(model, ids[:1, chosen], frames[: pixels.shape[1]], grids[:1], speech.image_pad)
+    return float((theirs - tokens).abs().max()), float((logits - ours).abs().max())
+
+
+def _logits(model: torch.nn.Module, ids: Tensor, frames: Tensor, grids: Tensor, image_pad: int) -> Tensor:
+    logits: Tensor = model(
+        input_ids=ids,
+        pixel_values=frames,
+        image_grid_thw=grids,
+        attention_mask=torch.ones_like(ids),
+        mm_token_type_ids=(ids == image_pad).int(),
+    ).logits[0]
+    return logits
+
+
+def main() -> None:
+    """Compare and fail on a difference."""
+    with torch.no_grad():
+        tower_difference, text_difference = differences()
+    if max(tower_difference, text_difference) > _TOLERANCE:
+        raise SystemExit(f"tower differs by {tower_difference:.2e}, text by {text_difference:.2e}")
+
+
+if __name__ == "__main__":
+    main()

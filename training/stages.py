@@ -1,0 +1,67 @@
+"""What is trained when: first to read, then to answer, then ever more kinds of charts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from chiasm.evals.charts.plan import ALL_KINDS, Scope
+from training.stream import Recipe
+
+_SMALL = Scope(("vertical bars", "horizontal bars"), min_cells=4, max_cells=5, max_marks=5, max_value=99)
+_MORE = replace(_SMALL, kinds=("vertical bars", "horizontal bars", "table", "line"), max_cells=6, max_marks=6)
+_MOST = replace(_MORE, kinds=tuple(kind for kind in ALL_KINDS if kind != "clip"), max_cells=8, max_marks=8)
+_FULL = replace(Scope(), kinds=ALL_KINDS)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stretch of training.
+
+    Attributes:
+        name: for the log.
+        num_steps: its length.
+        recipe: what batches hold.
+        dense_weight: of the dense targets in the loss.
+        snap: share of text lines that are on the lattice, from its first to its last step.
+        rate: factor of the learning rates, from its first to its last step.
+    """
+
+    name: str
+    num_steps: int
+    recipe: Recipe
+    dense_weight: float = 0.3
+    snap: tuple[float, float] = (0.0, 0.0)
+    rate: tuple[float, float] = (1.0, 1.0)
+
+
+STAGES = (
+    Stage("glyphs", 400, Recipe(_SMALL, num_questions=0, glyph_share=1.0), 1.0, snap=(1.0, 0.0)),
+    Stage("facts", 600, Recipe(_SMALL, num_questions=0, glyph_share=0.3), 1.0),
+    Stage("bars", 2500, Recipe(_SMALL, num_questions=6, glyph_share=0.1)),
+    Stage("more", 2500, Recipe(_MORE, num_questions=6, glyph_share=0.1)),
+    Stage("most", 4000, Recipe(_MOST, num_questions=6, glyph_share=0.1)),
+    Stage("full", 20000, Recipe(_FULL, num_questions=6, glyph_share=0.05)),
+)
+WARM_UP = 60
+
+
+@dataclass(frozen=True)
+class Now:
+    """What holds at one step."""
+
+    stage: Stage
+    recipe: Recipe
+    rate: float
+
+
+def now(step: int, stages: tuple[Stage, ...] = STAGES) -> Now | None:
+    """The stage of a step with what changes within it; None after the last."""
+    begin = 0
+    for stage in stages:
+        if step < begin + stage.num_steps:
+            share = (step - begin) / stage.num_steps
+            snap = stage.snap[0] + (stage.snap[1] - stage.snap[0]) * share
+            rate = stage.rate[0] + (stage.rate[1] - stage.rate[0]) * share
+            return Now(stage, replace(stage.recipe, snap_share=snap), rate * min(1.0, (step + 1) / WARM_UP))
+        begin += stage.num_steps
+    return None

@@ -1,0 +1,225 @@
+"""Batches of charts: pixels as patches, dense targets, packed questions. Each is a function of its number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from chiasm.evals.charts.examples import Chart, held_out_seed, make_chart, train_seed
+from chiasm.evals.charts.figure import Figure
+from chiasm.evals.charts.plan import CELL, FULL, Scope
+from chiasm.evals.charts.questions import Question, ask
+from chiasm.evals.charts.words import COLOURS, LABELS
+from training.tokens import Speech
+
+CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+NOT_ASKED = -100
+_PATCH = CELL // 2
+_PER_BATCH = 256  # seeds set aside for a batch
+_CHAR_CLASS = {char: index + 1 for index, char in enumerate(CHARS)}
+_LABEL_CLASS = {label: index for index, label in enumerate(LABELS)}
+_COLOUR_CLASS = {colour: index for index, colour in enumerate(COLOURS)}
+Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What batches hold.
+
+    Attributes:
+        scope: of the charts.
+        num_patches: about how many patches a batch has.
+        num_questions: per picture; 0 for dense targets only.
+        glyph_share: how much of the pictures are lines of text.
+        snap_share: how much of these have their glyphs on the lattice of patches.
+    """
+
+    scope: Scope = FULL
+    num_patches: int = 2048
+    num_questions: int = 4
+    glyph_share: float = 0.0
+    snap_share: float = 0.0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B pictures of one size.
+
+    Attributes:
+        rows: of patches.
+        columns: of patches.
+        pixels: [B, n, 588] uint8 patches in the order of merge blocks.
+        chars: [B, n, 2] the glyph in the left and right half of each patch; 0 for none.
+        facts: [B, m, 5] label, colour, hundreds, tens and units of the element at each token.
+        ids: [B, L] text; empty for dense targets only.
+        places: [3, B, L] rotary positions.
+        segments: [B, L] 0 for the picture, else the number of the question; -1 for padding.
+        targets: [B, L] the next token where it is a part of an answer.
+        kinds: of chart and question, for each picture and question.
+    """
+
+    rows: int
+    columns: int
+    pixels: npt.NDArray[np.uint8]
+    chars: Array
+    facts: Array
+    ids: Array
+    places: Array
+    segments: Array
+    targets: Array
+    kinds: list[list[tuple[str, str]]]
+
+
+def train_batch(number: int, recipe: Recipe, speech: Speech) -> Batch:
+    """The batch with this number, for training."""
+    return _batch([train_seed(number * _PER_BATCH + i) for i in range(_PER_BATCH)], recipe, speech)
+
+
+def held_out_batch(number: int, recipe: Recipe, speech: Speech) -> Batch:
+    """The batch with this number, for watching; from seeds that training never sees, nor the final measurement."""
+    return _batch([held_out_seed((1 << 30) + number * _PER_BATCH + i) for i in range(_PER_BATCH)], recipe, speech)
+
+
+def _batch(seeds: Sequence[int], recipe: Recipe, speech: Speech) -> Batch:
+    rng = Random(-1 - seeds[0])
+    scope = recipe.scope
+    size = (rng.randint(scope.min_cells, scope.max_cells), rng.randint(scope.min_cells, scope.max_cells))
+    count = max(2, min(_PER_BATCH, recipe.num_patches // (4 * size[0] * size[1])))
+    charts: list[tuple[Figure, Chart | None, list[Question]]] = []
+    for seed in seeds[:count]:
+        own = Random(seed)
+        if own.random() < recipe.glyph_share:
+            charts.append((glyph_figure(own, size, own.random() < recipe.snap_share), None, []))
+        else:
+            chart = make_chart(own, scope, size)
+            charts.append((chart.figure, chart, ask(chart.subject, own, recipe.num_questions)))
+    pixels = np.stack([patchify(figure.image) for figure, _, _ in charts])
+    chars = np.stack([glyph_targets(figure) for figure, _, _ in charts])
+    facts = np.stack([fact_targets(figure, chart) for figure, chart, _ in charts])
+    texts = pack([questions for _, _, questions in charts], size, speech)
+    kinds = [[(chart.subject.kind, q.kind) for q in asked] if chart else [] for _, chart, asked in charts]
+    return Batch(2 * size[1], 2 * size[0], pixels, chars, facts, *texts, kinds)
+
+
+def glyph_figure(rng: Random, size: tuple[int, int], snapped: bool) -> Figure:
+    """Lines of random text."""
+    figure = Figure(size[0] * CELL, size[1] * CELL, rng)
+    type_size = rng.randint(11, 16)
+    if rng.random() < 0.3:
+        figure.background, figure.ink = (60, 60, 60), figure.ink
+        paint = tuple(rng.randint(110, 255) for _ in range(3))
+        figure.draw.rectangle((0, 0, figure.width, figure.height), fill=paint)
+    if snapped:
+        for middle in range(_PATCH // 2, figure.height, _PATCH * rng.choice((1, 2))):
+            shift = rng.choice((0.25, 0.5, 0.75))
+            for column in range(figure.width // _PATCH):
+                if rng.random() < 0.7:
+                    figure.text((column + shift) * _PATCH, middle, _random_word(rng)[0], type_size)
+        return figure
+    line = rng.uniform(7, 14)
+    while line < figure.height - 6:
+        x = rng.uniform(1, 20)
+        while x < figure.width - 24:
+            x = figure.text(x, line, _random_word(rng), type_size, align="left").right + rng.uniform(4, 20)
+        line += type_size * rng.uniform(1.1, 1.8)
+    return figure
+
+
+def _random_word(rng: Random) -> str:
+    lot = rng.random()
+    if lot < 0.5:
+        return str(rng.randint(0, 999) if lot < 0.2 else rng.randint(0, 99))
+    if lot < 0.8:
+        return rng.choice(LABELS)
+    return "".join(rng.choice(CHARS) for _ in range(rng.randint(1, 4)))
+
+
+def patchify(image: Image.Image) -> npt.NDArray[np.uint8]:
+    """[n, 588] patches in the order of merge blocks, channels first."""
+    pixels = np.asarray(image)
+    rows, columns = pixels.shape[0] // CELL, pixels.shape[1] // CELL
+    blocks = pixels.reshape(rows, 2, _PATCH, columns, 2, _PATCH, 3)
+    return blocks.transpose(0, 3, 1, 4, 6, 2, 5).reshape(rows * columns * 4, -1)
+
+
+def _in_blocks(grid: Array) -> Array:
+    """[rows, columns, k] by patch to [n, k] in the order of merge blocks."""
+    rows, columns, last = grid.shape
+    return grid.reshape(rows // 2, 2, columns // 2, 2, last).transpose(0, 2, 1, 3, 4).reshape(-1, last)
+
+
+def glyph_targets(figure: Figure) -> Array:
+    """[n, 2] which glyph has its centre in the left and in the right half of each patch."""
+    grid = np.zeros((figure.height // _PATCH, figure.width // _PATCH, 2), np.int64)
+    for char, x, y in figure.glyphs:
+        if 0 <= x < figure.width and 0 <= y < figure.height:
+            grid[int(y) // _PATCH, int(x) // _PATCH, int(x % _PATCH >= _PATCH / 2)] = _CHAR_CLASS.get(char, 0)
+    return _in_blocks(grid)
+
+
+def fact_targets(figure: Figure, chart: Chart | None) -> Array:
+    """[m, 5] what is known of the element at each token; ``NOT_ASKED`` where there is none."""
+    rows, columns = figure.height // CELL, figure.width // CELL
+    facts = np.full((rows, columns, 5), NOT_ASKED, np.int64)
+    if chart is None:
+        return facts.reshape(-1, 5)
+    best = np.zeros((rows, columns))
+    own = [_facts_of(chart, index) for index in range(len(chart.subject.marks))]
+    for mark, box, is_text in figure.regions:
+        ys = _overlaps(box.top, box.bottom, rows)
+        xs = _overlaps(box.left, box.right, columns)
+        share = np.outer(ys, xs) * (4 if is_text else 1)
+        wins = share > np.maximum(best, 20)
+        facts[wins] = own[mark]
+        best = np.maximum(best, share)
+    return facts.reshape(-1, 5)
+
+
+def _facts_of(chart: Chart, index: int) -> list[int]:
+    mark = chart.subject.marks[index]
+    digits = [mark.value // 100, mark.value // 10 % 10, mark.value % 10]
+    if mark.value < 100:
+        digits[0] = 10
+    if mark.value < 10:
+        digits[1] = 10
+    return [_LABEL_CLASS[mark.label], _COLOUR_CLASS.get(mark.colour, NOT_ASKED), *digits]
+
+
+def _overlaps(low: float, high: float, count: int) -> npt.NDArray[np.float64]:
+    starts = np.arange(count) * CELL
+    overlaps: npt.NDArray[np.float64] = np.clip(np.minimum(high, starts + CELL) - np.maximum(low, starts), 0, None)
+    return overlaps
+
+
+def pack(asked: list[list[Question]], size: tuple[int, int], speech: Speech) -> tuple[Array, Array, Array, Array]:
+    """Ids, rotary positions, segments and targets: the picture once, then each question as if it were alone."""
+    columns, rows = size
+    head = len(speech.head)
+    prefix = [*speech.head, *[speech.image_pad] * (rows * columns), speech.vision_end]
+    lines = [[(speech.question(q.text), speech.answer(q.answer)) for q in questions] for questions in asked]
+    length = len(prefix) + max(sum(len(q) + len(a) for q, a in line) for line in lines)
+    shape = (len(asked), length)
+    ids = np.full(shape, speech.image_pad, np.int64)
+    segments, targets = np.full(shape, -1, np.int64), np.full(shape, NOT_ASKED, np.int64)
+    places = np.zeros((3, *shape), np.int64)
+    ids[:, : len(prefix)], segments[:, : len(prefix)] = prefix, 0
+    places[:, :, :head] = np.arange(head)
+    grid = np.stack([np.zeros((rows, columns)), *np.mgrid[:rows, :columns]]).reshape(3, 1, -1)
+    places[:, :, head : len(prefix) - 1] = head + grid
+    after = head + max(rows, columns)
+    places[:, :, len(prefix) - 1] = after
+    for row, line in enumerate(lines):
+        start = len(prefix)
+        for number, (question, answer) in enumerate(line, 1):
+            middle, end = start + len(question), start + len(question) + len(answer)
+            ids[row, start:end] = question + answer
+            segments[row, start:end] = number
+            places[:, row, start:end] = after + 1 + np.arange(end - start)
+            targets[row, middle - 1 : end - 1] = answer
+            start = end
+    return ids, places, segments, targets
