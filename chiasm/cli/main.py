@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from chiasm.cli.dotted import join_dotted
+from chiasm.cli.eval import eval_app
 from chiasm.cli.generate import generate
 from chiasm.cli.serve import serve
 from chiasm.errors import EngineDeadError, UserError
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(generate)
+app.add_typer(eval_app, name="eval")
 
 
 @app.callback(invoke_without_command=True)
