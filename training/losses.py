@@ -30,8 +30,10 @@ class Heads(nn.Module):
         self.chars = nn.Linear(TOWER_WIDTH, 2 * (len(CHARS) + 1))
         self.digits = nn.Linear(WIDTH, 3 * _NUM_DIGITS)
         self.names = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
+        self.patch_facts = nn.Linear(TOWER_WIDTH, len(LABELS) + len(COLOURS) + 3 * _NUM_DIGITS)
         nn.init.normal_(self.chars.weight, std=0.02)
         nn.init.normal_(self.digits.weight, std=0.02)
+        nn.init.normal_(self.patch_facts.weight, std=0.02)
         with torch.no_grad():
             self.names.weight.copy_(torch.cat((torch.eye(WIDTH), torch.eye(WIDTH))))
         self.label_ids = [speech.encode(label)[0] for label in LABELS]
@@ -58,10 +60,10 @@ def mask_of(segments: Tensor, dtype: torch.dtype) -> Tensor:
 def answers(model: Any, batch: Batch, tokens: Tensor, speech: Speech) -> tuple[Tensor, Tensor]:
     """Logits where a part of an answer comes next, and that part."""
     table = model.model.language_model.embed_tokens.weight
-    head = len(speech.head)
-    embedded = F.embedding(torch.from_numpy(batch.ids), table)
-    x = torch.cat((embedded[:, :head], tokens, embedded[:, head + tokens.shape[1] :]), 1)
-    hidden = text(model, x, torch.from_numpy(batch.places), mask_of(torch.from_numpy(batch.segments), x.dtype))
+    ids, segments = torch.from_numpy(batch.ids), torch.from_numpy(batch.segments)
+    is_picture = ((ids == speech.image_pad) & (segments == 0))[..., None]
+    x = F.embedding(ids, table).masked_scatter(is_picture, tokens)
+    hidden = text(model, x, torch.from_numpy(batch.places), mask_of(segments, x.dtype))
     targets = torch.from_numpy(batch.targets)
     asked = targets != NOT_ASKED
     return (hidden[asked] @ table.T).float(), targets[asked]
@@ -77,10 +79,9 @@ def losses(model: Any, heads: Heads, batch: Batch, speech: Speech, dense_weight:
     """The loss of a batch."""
     patches, tokens = encode(model, batch)
     chars = _char_loss(heads, patches, torch.from_numpy(batch.chars))
-    facts = _fact_loss(model, heads, tokens, torch.from_numpy(batch.facts))
+    known = torch.from_numpy(batch.facts)
+    facts = (_fact_loss(model, heads, tokens, known) + _patch_fact_loss(heads, patches, known)) / 2
     dense = dense_weight * (chars + facts)
-    if not any(batch.kinds):
-        return Losses(dense, chars, facts, torch.zeros(()))
     if not (batch.targets != NOT_ASKED).any():
         return Losses(dense, chars, facts, torch.zeros(()))
     logits, targets = answers(model, batch, tokens, speech)
@@ -103,12 +104,26 @@ def _fact_loss(model: Any, heads: Heads, tokens: Tensor, facts: Tensor) -> Tenso
     if not known.any():
         return torch.zeros(())
     table = model.model.language_model.embed_tokens.weight
-    own, facts = F.rms_norm(tokens[known], tokens.shape[-1:]), facts[known]
+    own = F.rms_norm(tokens[known], tokens.shape[-1:])
     names = heads.names(own)
-    label = F.cross_entropy((names[:, :WIDTH] @ table[heads.label_ids].T).float(), facts[:, 0])
-    digit_logits = heads.digits(own).float().view(-1, _NUM_DIGITS)
-    total = label + F.cross_entropy(digit_logits, facts[:, 2:].reshape(-1)) * 3
+    labels, colours = names[:, :WIDTH] @ table[heads.label_ids].T, names[:, WIDTH:] @ table[heads.colour_ids].T
+    return _facts_from(labels, colours, heads.digits(own), facts[known])
+
+
+def _patch_fact_loss(heads: Heads, patches: Tensor, facts: Tensor) -> Tensor:
+    """The same of the four patches of each token: it teaches the tower before there is a merger to speak of."""
+    facts = facts.repeat_interleave(4, dim=1)
+    known = facts[..., 0] != NOT_ASKED
+    if not known.any():
+        return torch.zeros(())
+    logits = heads.patch_facts(F.rms_norm(patches[known], patches.shape[-1:]))
+    labels, colours, digits = logits.split((len(LABELS), len(COLOURS), 3 * _NUM_DIGITS), dim=-1)
+    return _facts_from(labels, colours, digits, facts[known])
+
+
+def _facts_from(labels: Tensor, colours: Tensor, digits: Tensor, facts: Tensor) -> Tensor:
+    total = F.cross_entropy(labels.float(), facts[:, 0])
+    total = total + 3 * F.cross_entropy(digits.float().reshape(-1, _NUM_DIGITS), facts[:, 2:].reshape(-1))
     if (facts[:, 1] != NOT_ASKED).any():
-        colour_logits = (names[:, WIDTH:] @ table[heads.colour_ids].T).float()
-        total = total + F.cross_entropy(colour_logits, facts[:, 1], ignore_index=NOT_ASKED)
+        total = total + F.cross_entropy(colours.float(), facts[:, 1], ignore_index=NOT_ASKED)
     return total / 5

@@ -36,8 +36,8 @@ class Stage:
 
 STAGES = (
     Stage("glyphs", 400, Recipe(_SMALL, num_questions=0, glyph_share=1.0), 1.0, snap=(1.0, 0.0)),
-    Stage("facts", 600, Recipe(_SMALL, num_questions=0, glyph_share=0.3), 1.0),
-    Stage("bars", 2500, Recipe(_SMALL, num_questions=6, glyph_share=0.1)),
+    Stage("facts", 1500, Recipe(_SMALL, num_questions=0, glyph_share=0.3), 1.0),
+    Stage("bars", 2500, Recipe(_SMALL, num_questions=6, glyph_share=0.1), 0.5),
     Stage("more", 2500, Recipe(_MORE, num_questions=6, glyph_share=0.1)),
     Stage("most", 4000, Recipe(_MOST, num_questions=6, glyph_share=0.1)),
     Stage("full", 20000, Recipe(_FULL, num_questions=6, glyph_share=0.05)),

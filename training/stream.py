@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from chiasm.evals.charts.examples import Chart, held_out_seed, make_chart, train_seed
-from chiasm.evals.charts.figure import Figure
+from chiasm.evals.charts.clips import MAX_FRAMES
+from chiasm.evals.charts.examples import MAX_CLIP_CELLS, Chart, held_out_seed, make_chart, train_seed
+from chiasm.evals.charts.figure import Figure, Mark
 from chiasm.evals.charts.plan import CELL, FULL, Scope
 from chiasm.evals.charts.questions import Question, ask
 from chiasm.evals.charts.words import COLOURS, LABELS
@@ -48,17 +49,17 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Batch:
-    """B pictures of one size.
+    """B charts of F frames of one size; F is 1 but for clips.
 
     Attributes:
         rows: of patches.
         columns: of patches.
-        pixels: [B, n, 588] uint8 patches in the order of merge blocks.
-        chars: [B, n, 2] the glyph in the left and right half of each patch; 0 for none.
-        facts: [B, m, 5] label, colour, hundreds, tens and units of the element at each token.
-        ids: [B, L] text; empty for dense targets only.
+        pixels: [B * F, n, 588] uint8 patches in the order of merge blocks.
+        chars: [B * F, n, 2] the glyph in the left and right half of each patch; 0 for none.
+        facts: [B * F, m, 5] label, colour, hundreds, tens and units of the element at each token.
+        ids: [B, L] text.
         places: [3, B, L] rotary positions.
-        segments: [B, L] 0 for the picture, else the number of the question; -1 for padding.
+        segments: [B, L] 0 for the pictures, else the number of the question; -1 for padding.
         targets: [B, L] the next token where it is a part of an answer.
         kinds: of chart and question, for each picture and question.
     """
@@ -87,23 +88,45 @@ def held_out_batch(number: int, recipe: Recipe, speech: Speech) -> Batch:
 
 def _batch(seeds: Sequence[int], recipe: Recipe, speech: Speech) -> Batch:
     rng = Random(-1 - seeds[0])
-    scope = recipe.scope
-    size = (rng.randint(scope.min_cells, scope.max_cells), rng.randint(scope.min_cells, scope.max_cells))
-    count = max(2, min(_PER_BATCH, recipe.num_patches // (4 * size[0] * size[1])))
-    charts: list[tuple[Figure, Chart | None, list[Question]]] = []
-    for seed in seeds[:count]:
-        own = Random(seed)
-        if own.random() < recipe.glyph_share:
-            charts.append((glyph_figure(own, size, own.random() < recipe.snap_share), None, []))
-        else:
-            chart = make_chart(own, scope, size)
-            charts.append((chart.figure, chart, ask(chart.subject, own, recipe.num_questions)))
-    pixels = np.stack([patchify(figure.image) for figure, _, _ in charts])
-    chars = np.stack([glyph_targets(figure) for figure, _, _ in charts])
-    facts = np.stack([fact_targets(figure, chart) for figure, chart, _ in charts])
-    texts = pack([questions for _, _, questions in charts], size, speech)
-    kinds = [[(chart.subject.kind, q.kind) for q in asked] if chart else [] for _, chart, asked in charts]
-    return Batch(2 * size[1], 2 * size[0], pixels, chars, facts, *texts, kinds)
+    scope, size, num_frames = _common(rng, recipe.scope)
+    count = max(2, min(_PER_BATCH, recipe.num_patches // (4 * size[0] * size[1] * num_frames)))
+    figures: list[Figure] = []
+    facts: list[Array] = []
+    asked: list[list[Question]] = []
+    kinds: list[list[tuple[str, str]]] = []
+    for own in (Random(seed) for seed in seeds[:count]):
+        if num_frames == 1 and own.random() < recipe.glyph_share:
+            figures.append(glyph_figure(own, size, own.random() < recipe.snap_share))
+            facts.append(fact_targets(figures[-1], ()))
+            asked.append([])
+            kinds.append([])
+            continue
+        chart = make_chart(own, scope, size, num_frames)
+        figures += chart.figures
+        facts += [fact_targets(*pair) for pair in zip(chart.figures, _known_marks(chart), strict=True)]
+        asked.append(ask(chart.subject, own, recipe.num_questions))
+        kinds.append([(chart.subject.kind, question.kind) for question in asked[-1]])
+    pixels = np.stack([patchify(figure.image) for figure in figures])
+    chars = np.stack([glyph_targets(figure) for figure in figures])
+    texts = pack(asked, size, num_frames, speech)
+    return Batch(2 * size[1], 2 * size[0], pixels, chars, np.stack(facts), *texts, kinds)
+
+
+def _common(rng: Random, scope: Scope) -> tuple[Scope, tuple[int, int], int]:
+    """What all charts of a batch share: whether they are clips, their size, their number of frames."""
+    kinds = tuple(kind for kind in scope.kinds if kind != "clip")
+    num_frames, most = 1, scope.max_cells
+    if "clip" in scope.kinds and rng.random() < 1 / len(scope.kinds):
+        kinds, num_frames, most = ("clip",), rng.randint(2, MAX_FRAMES), min(most, MAX_CLIP_CELLS)
+    size = (rng.randint(scope.min_cells, most), rng.randint(scope.min_cells, most))
+    return replace(scope, kinds=kinds), size, num_frames
+
+
+def _known_marks(chart: Chart) -> list[Sequence[Mark]]:
+    """The elements of each frame; none for those in the middle of a clip."""
+    if len(chart.figures) == 1:
+        return [chart.subject.marks]
+    return [chart.subject.before, *[()] * (len(chart.figures) - 2), chart.subject.marks]
 
 
 def glyph_figure(rng: Random, size: tuple[int, int], snapped: bool) -> Figure:
@@ -162,15 +185,13 @@ def glyph_targets(figure: Figure) -> Array:
     return _in_blocks(grid)
 
 
-def fact_targets(figure: Figure, chart: Chart | None) -> Array:
+def fact_targets(figure: Figure, marks: Sequence[Mark]) -> Array:
     """[m, 5] what is known of the element at each token; ``NOT_ASKED`` where there is none."""
     rows, columns = figure.height // CELL, figure.width // CELL
     facts = np.full((rows, columns, 5), NOT_ASKED, np.int64)
-    if chart is None:
-        return facts.reshape(-1, 5)
     best = np.zeros((rows, columns))
-    own = [_facts_of(chart, index) for index in range(len(chart.subject.marks))]
-    for mark, box, is_text in figure.regions:
+    own = [_facts_of(mark) for mark in marks]
+    for mark, box, is_text in figure.regions if own else ():
         ys = _overlaps(box.top, box.bottom, rows)
         xs = _overlaps(box.left, box.right, columns)
         share = np.outer(ys, xs) * (4 if is_text else 1)
@@ -180,8 +201,7 @@ def fact_targets(figure: Figure, chart: Chart | None) -> Array:
     return facts.reshape(-1, 5)
 
 
-def _facts_of(chart: Chart, index: int) -> list[int]:
-    mark = chart.subject.marks[index]
+def _facts_of(mark: Mark) -> list[int]:
     digits = [mark.value // 100, mark.value // 10 % 10, mark.value % 10]
     if mark.value < 100:
         digits[0] = 10
@@ -196,11 +216,12 @@ def _overlaps(low: float, high: float, count: int) -> npt.NDArray[np.float64]:
     return overlaps
 
 
-def pack(asked: list[list[Question]], size: tuple[int, int], speech: Speech) -> tuple[Array, Array, Array, Array]:
-    """Ids, rotary positions, segments and targets: the picture once, then each question as if it were alone."""
-    columns, rows = size
-    head = len(speech.head)
-    prefix = [*speech.head, *[speech.image_pad] * (rows * columns), speech.vision_end]
+def pack(
+    asked: list[list[Question]], size: tuple[int, int], num_frames: int, speech: Speech
+) -> tuple[Array, Array, Array, Array]:
+    """Ids, rotary positions, segments and targets: the pictures once, then each question as if it were alone."""
+    prefix, prefix_places = _prefix(size, num_frames, speech)
+    after = int(prefix_places.max()) + 1
     lines = [[(speech.question(q.text), speech.answer(q.answer)) for q in questions] for questions in asked]
     length = len(prefix) + max(sum(len(q) + len(a) for q, a in line) for line in lines)
     shape = (len(asked), length)
@@ -208,18 +229,29 @@ def pack(asked: list[list[Question]], size: tuple[int, int], speech: Speech) -> 
     segments, targets = np.full(shape, -1, np.int64), np.full(shape, NOT_ASKED, np.int64)
     places = np.zeros((3, *shape), np.int64)
     ids[:, : len(prefix)], segments[:, : len(prefix)] = prefix, 0
-    places[:, :, :head] = np.arange(head)
-    grid = np.stack([np.zeros((rows, columns)), *np.mgrid[:rows, :columns]]).reshape(3, 1, -1)
-    places[:, :, head : len(prefix) - 1] = head + grid
-    after = head + max(rows, columns)
-    places[:, :, len(prefix) - 1] = after
+    places[:, :, : len(prefix)] = prefix_places[:, None]
     for row, line in enumerate(lines):
         start = len(prefix)
         for number, (question, answer) in enumerate(line, 1):
             middle, end = start + len(question), start + len(question) + len(answer)
             ids[row, start:end] = question + answer
             segments[row, start:end] = number
-            places[:, row, start:end] = after + 1 + np.arange(end - start)
+            places[:, row, start:end] = after + np.arange(end - start)
             targets[row, middle - 1 : end - 1] = answer
             start = end
     return ids, places, segments, targets
+
+
+def _prefix(size: tuple[int, int], num_frames: int, speech: Speech) -> tuple[list[int], Array]:
+    """The beginning of the user's turn with its pictures, and the three rotary positions of each token."""
+    columns, rows = size
+    grid = np.stack([np.zeros((rows, columns), np.int64), *np.mgrid[:rows, :columns]]).reshape(3, -1)
+    ids = list(speech.user)
+    parts = [np.tile(np.arange(len(ids)), (3, 1))]
+    place = len(ids)
+    for _ in range(num_frames):
+        ids += [speech.vision_start, *[speech.image_pad] * (rows * columns), speech.vision_end]
+        after = place + 1 + max(rows, columns)
+        parts += [np.full((3, 1), place), place + 1 + grid, np.full((3, 1), after)]
+        place = after + 1
+    return ids, np.concatenate(parts, axis=1)

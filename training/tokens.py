@@ -81,7 +81,8 @@ class Speech:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.image_pad = self.id("<|image_pad|>")
-        self.head = self.encode("<|im_start|>user\n<|vision_start|>")
+        self.user = self.encode("<|im_start|>user\n")
+        self.vision_start = self.id("<|vision_start|>")
         self.vision_end = self.id("<|vision_end|>")
         self._turn = self.encode("<|im_end|>\n<|im_start|>assistant\n")
         self._end = [self.id("<|im_end|>")]

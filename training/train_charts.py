@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import queue
+import signal
+import sys
 import time
 from multiprocessing.context import SpawnContext
 from pathlib import Path
@@ -74,8 +76,7 @@ def train(run: Run, seconds: float) -> None:
             if run.step % _LOG_EVERY == 0:
                 run.log({"step": run.step, "stage": at.stage.name, "time": round(time.time()), **means.take()})
             if run.step % _WATCH_EVERY == 0 and at.recipe.num_questions:
-                run.log({"step": run.step, "held_out": accuracy(run, at.recipe, 8), "stage": at.stage.name})
-                means.take() if means.steps else None
+                run.log({"step": run.step, "stage": at.stage.name, "held_out": accuracy(run, at.recipe, 8)})
             if time.monotonic() - saved > _SAVE_EVERY:
                 run.save()
                 saved = time.monotonic()
@@ -104,6 +105,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # on the way out the checkpoint is written
     torch.set_num_threads(options.threads)
     run = Run(options.folder, options.seed, getattr(torch, options.dtype))
     train(run, options.minutes * 60)

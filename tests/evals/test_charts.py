@@ -57,17 +57,17 @@ def test_all_kinds_and_many_sizes_are_drawn() -> None:
 def test_each_kind_fits_its_picture(kind: str, cells: int) -> None:
     for seed in range(20):
         chart = make_chart(Random(seed), Scope(kinds=(kind,)), (cells, cells))
-        assert chart.figure.image.size == (cells * CELL, cells * CELL)
-        for glyph in chart.figure.glyphs:
-            assert 0 <= glyph.x < chart.figure.width, (seed, glyph)
-            assert 0 <= glyph.y < chart.figure.height, (seed, glyph)
+        assert chart.figures[-1].image.size == (cells * CELL, cells * CELL)
+        for glyph in chart.figures[-1].glyphs:
+            assert 0 <= glyph.x < chart.figures[-1].width, (seed, glyph)
+            assert 0 <= glyph.y < chart.figures[-1].height, (seed, glyph)
 
 
 def test_each_printed_number_is_a_value_of_its_mark() -> None:
     for chart in _charts():
         if chart.subject.kind == "scatter":
             continue
-        printed = "".join(glyph.char for glyph in chart.figure.glyphs if glyph.char.isdigit())
+        printed = "".join(glyph.char for glyph in chart.figures[-1].glyphs if glyph.char.isdigit())
         for mark in chart.subject.marks:
             assert str(mark.value) in printed
 
@@ -75,7 +75,7 @@ def test_each_printed_number_is_a_value_of_its_mark() -> None:
 def test_points_of_a_scatter_are_as_many_as_the_answer_says() -> None:
     for chart in _charts(Scope(kinds=("scatter",))):
         for index, mark in enumerate(chart.subject.marks):
-            assert sum(r.mark == index and not r.is_text for r in chart.figure.regions) == mark.value
+            assert sum(r.mark == index and not r.is_text for r in chart.figures[-1].regions) == mark.value
 
 
 def test_answers_follow_from_the_marks() -> None:
@@ -101,6 +101,16 @@ def _check(kind: str, text: str, answer: str, values: dict[str, int], chart: Cha
             assert str(values[answer]) in text
         case "difference":
             assert int(answer) in {abs(values[a] - values[b]) for a in named for b in named}
+        case "value in frame":
+            assert int(answer) in {m.value for m in (*chart.subject.before, *chart.subject.marks) if m.label in named}
+        case "which grew":
+            then = {mark.label: mark.value for mark in chart.subject.before}
+            grown = [name for name in values if values[name] > then[name]]
+            assert answer in ("Yes", "No", *grown)
+            assert len(grown) == 1
+            assert (answer == "Yes") == (named == set(grown))
+        case "count of frames":
+            assert int(answer) == len(chart.figures)
         case "title":
             assert answer == chart.subject.title
         case "value by color":

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from PIL import Image
 
 from chiasm.evals.charts.bars import draw_grouped, draw_horizontal, draw_vertical
+from chiasm.evals.charts.clips import MAX_FRAMES, draw_clip
 from chiasm.evals.charts.figure import Figure, Mark
 from chiasm.evals.charts.others import draw_line, draw_pie, draw_scatter, draw_table
 from chiasm.evals.charts.plan import FULL, Scope, Sketch, draw_sketch
@@ -18,6 +19,8 @@ _FIRST_HELD_OUT = 1 << 40
 """Seeds from here on are for measuring only; training draws from those below."""
 
 _Draw = Callable[[Random, Scope, Sketch], tuple[Figure, list[Mark]]]
+MAX_CLIP_CELLS = 6
+"""Frames are small, because a clip has several."""
 _DRAW: dict[str, _Draw] = {
     "vertical bars": draw_vertical,
     "horizontal bars": draw_horizontal,
@@ -31,9 +34,9 @@ _DRAW: dict[str, _Draw] = {
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawn chart and all that is known about it."""
+    """A drawn chart, or the frames of a clip, and all that is known about it."""
 
-    figure: Figure
+    figures: tuple[Figure, ...]
     subject: Subject
 
 
@@ -70,18 +73,26 @@ def held_out_seed(index: int) -> int:
     return _FIRST_HELD_OUT + index
 
 
-def make_chart(rng: Random, scope: Scope = FULL, size: tuple[int, int] | None = None) -> Chart:
+def make_chart(
+    rng: Random, scope: Scope = FULL, size: tuple[int, int] | None = None, num_frames: int | None = None
+) -> Chart:
     """Draw a chart.
 
     Args:
         rng: where the lots come from.
         scope: how varied.
         size: (width, height) in cells of 28 pixels; None draws it by lot.
+        num_frames: of a clip; None draws it by lot.
     """
     kind = rng.choice(scope.kinds)
+    if kind == "clip":
+        small = replace(scope, max_cells=max(scope.min_cells, min(scope.max_cells, MAX_CLIP_CELLS)))
+        sketch = draw_sketch(rng, small, size)
+        figures, before, after = draw_clip(rng, scope, sketch, num_frames or rng.randint(2, MAX_FRAMES))
+        return Chart(figures, Subject(kind, sketch.title, after, before, len(figures)))
     sketch = draw_sketch(rng, scope, size)
     figure, marks = _DRAW[kind](rng, scope, sketch)
-    return Chart(figure, Subject(kind, sketch.title, marks))
+    return Chart((figure,), Subject(kind, sketch.title, marks))
 
 
 def make_example(seed: int, scope: Scope = FULL) -> Example:
@@ -89,4 +100,10 @@ def make_example(seed: int, scope: Scope = FULL) -> Example:
     rng = Random(seed)
     chart = make_chart(rng, scope)
     question = ask(chart.subject, rng)[0]
-    return Example(chart.subject.kind, (chart.figure.image,), question.text, question.answer, question.kind)
+    return Example(
+        chart.subject.kind,
+        tuple(figure.image for figure in chart.figures),
+        question.text,
+        question.answer,
+        question.kind,
+    )

@@ -12,7 +12,7 @@ from chiasm.evals.charts.words import COLOURS, LABEL_FAMILIES, TOPICS, YEARS
 CELL = 28
 """Sides are multiples of this, as a processor with patches of 14 and merging of 2 keeps them."""
 
-ALL_KINDS = ("vertical bars", "horizontal bars", "grouped bars", "table", "pie", "line", "scatter")
+ALL_KINDS = ("vertical bars", "horizontal bars", "grouped bars", "table", "pie", "line", "scatter", "clip")
 """Every kind of chart, easy ones first."""
 
 

@@ -19,11 +19,21 @@ class Question(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """What is asked about: the kind of chart, its title and its elements."""
+    """What is asked about.
+
+    Attributes:
+        kind: of the chart.
+        title: or "".
+        marks: its elements; in a clip as they are in the last frame.
+        before: in a clip, its elements in the first frame.
+        num_frames: of a clip.
+    """
 
     kind: str
     title: str
     marks: Sequence[Mark]
+    before: Sequence[Mark] = ()
+    num_frames: int = 1
 
     @property
     def noun(self) -> str:
@@ -114,17 +124,38 @@ def _title(subject: Subject, rng: Random) -> Question:
     return Question("title", rng.choice(("What is the title?", "What does the title say?")), subject.title)
 
 
+def _grew(subject: Subject, rng: Random) -> Question:
+    pairs = zip(subject.before, subject.marks, strict=True)
+    grown = next(after for before, after in pairs if after.value > before.value)
+    text, answer = rng.choice((("Which bar grew?", grown.label), (f"Did {grown.label} grow?", "Yes")))
+    if answer == "Yes" and rng.random() < 0.5:
+        other = rng.choice([mark for mark in subject.marks if mark is not grown])
+        text, answer = f"Did {other.label} grow?", "No"
+    return Question("which grew", text, answer)
+
+
+def _value_in_frame(subject: Subject, rng: Random) -> Question:
+    place, marks = rng.choice((("first", subject.before), ("last", subject.marks)))
+    mark = rng.choice(marks)
+    return Question("value in frame", f"What was the value of {mark.label} in the {place} frame?", str(mark.value))
+
+
+def _num_frames(subject: Subject, rng: Random) -> Question:
+    del rng
+    return Question("count of frames", "How many frames are there?", str(subject.num_frames))
+
+
 _Ask = Callable[[Subject, Random], Question]
-LOOK_UPS: tuple[_Ask, ...] = (_value_by_label,)
-COLOUR_LOOK_UPS: tuple[_Ask, ...] = (_value_by_colour, _label_by_colour, _colour_by_label)
-OTHERS: tuple[_Ask, ...] = (
+_OTHERS: tuple[_Ask, ...] = (
     _largest, _smallest, _max_value, _min_value, _count, _compare, _difference, _label_by_value, _presence,
 )  # fmt: skip
 
 
 def askable(subject: Subject) -> dict[_Ask, float]:
     """The questions that make sense for a chart, each with its share; look-ups are about half."""
-    shares: dict[_Ask, float] = dict.fromkeys(OTHERS, 1.0)
+    if subject.before:
+        return {_value_in_frame: 3.0, _grew: 2.0, _count: 1.0, _num_frames: 0.5}
+    shares: dict[_Ask, float] = dict.fromkeys(_OTHERS, 1.0)
     shares[_value_by_label] = 5.0
     colours = [mark.colour for mark in subject.marks]
     if all(colours) and len(set(colours)) == len(colours):
