@@ -153,10 +153,13 @@ class CoreClient:
     def _mark_dead(self, message: str) -> None:
         """Tell everybody who waits."""
         self.death = message
+        self._died.set()
         listeners, self._listeners = self._listeners, {}
         for request_id, listener in listeners.items():
-            listener(SequenceDelta(request_id, finish_reason="abort"))
-        self._died.set()
+            try:
+                listener(SequenceDelta(request_id, finish_reason="abort"))
+            except Exception:
+                _log.exception("telling a request of the core's death fails")
 
     async def _send(self, message: ToCore) -> None:
         """Send to the core, waiting for it to connect at first.

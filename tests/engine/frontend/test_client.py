@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chiasm.config.engine import EngineConfig
+from chiasm.dist.channel import Channel
+from chiasm.engine.frontend import client as module
+from chiasm.engine.frontend.client import CoreClient
+from chiasm.engine.frontend.tokenizer import Tokenizer
+from chiasm.errors import EngineDeadError, UserError
+from chiasm.schema.output import EngineStats, SequenceDelta
+from chiasm.schema.request import EngineRequest
+from chiasm.schema.sampling import SamplingParams
+from chiasm.schema.wire import (
+    AbortRequests,
+    AddRequest,
+    Failed,
+    FromCore,
+    Outputs,
+    Ready,
+    Shutdown,
+    StartCore,
+    ToCore,
+)
+from tests.engine.frontend.support import make_facts
+
+
+class FakeChild:
+    """A core process that is none."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.is_stopped = False
+
+    def poll(self) -> int | None:
+        return self.status
+
+    def wait(self, timeout: float) -> int:
+        return 0
+
+    def stop(self, grace: float) -> None:
+        self.is_stopped = True
+
+
+class FakeCore:
+    """The other end of the client's channel, told what to say by the test."""
+
+    def __init__(self, runtime_dir: Path) -> None:
+        self.child = FakeChild()
+        self._channel: Channel[ToCore] = Channel(runtime_dir, "core", ToCore, is_binding=False)
+
+    async def hear(self) -> ToCore:
+        message = await asyncio.to_thread(self._channel.receive, 5.0)
+        assert message is not None, "the client said nothing"
+        return message
+
+    def say(self, message: FromCore) -> None:
+        self._channel.send(message)
+
+    def say_bytes(self, data: bytes) -> None:
+        self._channel.socket.send(data)
+
+    def deltas(self, *deltas: SequenceDelta) -> None:
+        self.say(Outputs(deltas, EngineStats(num_running=5)))
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+Scenario = Callable[[CoreClient, FakeCore], Any]
+REQUEST = EngineRequest("a", (1, 2), (), SamplingParams())
+
+
+def run(scenario: Scenario, folder: Path, monkeypatch: pytest.MonkeyPatch, first: FromCore) -> None:
+    """Run a scenario with a client and a core whose first word is ``first``."""
+
+    @asynccontextmanager
+    async def pair() -> AsyncIterator[tuple[CoreClient, FakeCore]]:
+        client, core = CoreClient(folder), FakeCore(folder)
+        monkeypatch.setattr(module, "start_child", lambda *args, **kwargs: core.child)
+        try:
+            core.say(first)
+            yield client, core
+        finally:
+            if not core.child.is_stopped:
+                await client.close()
+            core.close()
+
+    async def bounded() -> None:
+        async with asyncio.timeout(20), pair() as (client, core):
+            await scenario(client, core)
+
+    asyncio.run(bounded())
+
+
+@pytest.fixture
+def ready(tokenizer: Tokenizer) -> Ready:
+    return Ready(make_facts(tokenizer), 64, ("a line",), (1, 2))
+
+
+async def start(client: CoreClient, core: FakeCore) -> None:
+    """Start the client, whose first word the core hears."""
+    await client.start(EngineConfig(model="m"))
+    assert await core.hear() == StartCore(EngineConfig(model="m"))
+
+
+async def next_of(news: asyncio.Queue[SequenceDelta]) -> SequenceDelta:
+    return await asyncio.wait_for(news.get(), 5)
+
+
+def test_a_sequence_hears_its_own_news_until_its_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready: Ready
+) -> None:
+    async def scenario(client: CoreClient, core: FakeCore) -> None:
+        assert await client.start(EngineConfig(model="m")) == ready
+        await core.hear()
+        news: dict[str, asyncio.Queue[SequenceDelta]] = {"a": asyncio.Queue(), "b": asyncio.Queue()}
+        for name, queue in news.items():
+            request = EngineRequest(name, (1,), (), SamplingParams())
+            await client.add(request, queue.put_nowait)
+            assert await core.hear() == AddRequest(request)
+        first, other = SequenceDelta("a", (7,)), SequenceDelta("b", (8,))
+        last = SequenceDelta("a", (9,), finish_reason="length")
+        core.deltas(first, other, last)
+        assert [await next_of(news["a"]), await next_of(news["a"]), await next_of(news["b"])] == [first, last, other]
+        assert client.stats.num_running == 5
+        await client.abort(("b",))
+        assert await core.hear() == AbortRequests(("b",))
+        await client.abort(())
+        await client.close()
+        assert await core.hear() == Shutdown()
+        assert core.child.is_stopped
+
+    run(scenario, tmp_path, monkeypatch, ready)
+
+
+@pytest.mark.parametrize(("is_user_error", "kind"), [(True, UserError), (False, EngineDeadError)])
+def test_a_core_that_cant_start_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_user_error: bool, kind: type[Exception]
+) -> None:
+    async def scenario(client: CoreClient, core: FakeCore) -> None:
+        with pytest.raises(kind, match="no such model"):
+            await client.start(EngineConfig(model="m"))
+
+    run(scenario, tmp_path, monkeypatch, Failed("no such model", is_user_error=is_user_error))
+
+
+def end_of_process(core: FakeCore) -> None:
+    core.child.status = -9
+
+
+DEATHS: dict[str, tuple[Callable[[FakeCore], None], str]] = {
+    "process": (end_of_process, "status -9"),
+    "word": (lambda core: core.say(Failed("out of memory")), "out of memory"),
+    "garbage": (lambda core: core.say_bytes(b"\x80\x04garbage"), "can't be read"),
+    "stranger": (lambda core: core.deltas(SequenceDelta("nobody", (1,))), "can't be read"),
+}
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_everybody_hears_of_the_cores_death(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready: Ready, death: str
+) -> None:
+    die, reason = DEATHS[death]
+
+    async def scenario(client: CoreClient, core: FakeCore) -> None:
+        await start(client, core)
+        news: asyncio.Queue[SequenceDelta] = asyncio.Queue()
+        await client.add(REQUEST, news.put_nowait)
+        await core.hear()
+        die(core)
+        assert (await next_of(news)).finish_reason == "abort"
+        assert reason in await asyncio.wait_for(client.wait_dead(), 5)
+        with pytest.raises(EngineDeadError, match=reason):
+            await client.add(REQUEST, news.put_nowait)
+        await client.abort(("a",))
+
+    run(scenario, tmp_path, monkeypatch, ready)
+
+
+def test_a_listener_that_fails_does_not_keep_the_news_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready: Ready
+) -> None:
+    def fail(delta: SequenceDelta) -> None:
+        raise OSError(delta.request_id)
+
+    async def scenario(client: CoreClient, core: FakeCore) -> None:
+        await start(client, core)
+        news: asyncio.Queue[SequenceDelta] = asyncio.Queue()
+        for name, listener in (("a", fail), ("b", fail), ("c", news.put_nowait)):
+            await client.add(EngineRequest(name, (1,), (), SamplingParams()), listener)
+        core.deltas(SequenceDelta("a", (1,)))
+        assert (await next_of(news)).finish_reason == "abort"
+        assert await asyncio.wait_for(client.wait_dead(), 5)
+
+    run(scenario, tmp_path, monkeypatch, ready)
