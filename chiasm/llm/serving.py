@@ -141,7 +141,7 @@ class AsyncLLM:
             chat_template_kwargs=chat_template_kwargs,
         )
         items = await self._load(parts, spec)
-        return self._place(lambda: self._frontend.prepare_chat(rendered, items, cache_salt), items)
+        return await self._place(lambda: self._frontend.prepare_chat(rendered, items, cache_salt), items)
 
     async def prepare_completion(
         self,
@@ -164,7 +164,7 @@ class AsyncLLM:
         """
         self._frontend.check_num_images(len(images))
         items = await self._load(images, self._frontend.processor(mm_processor_kwargs))
-        return self._place(lambda: self._frontend.prepare_completion(prompt, items, cache_salt), items)
+        return await self._place(lambda: self._frontend.prepare_completion(prompt, items, cache_salt), items)
 
     async def release(self, prompt: PreparedPrompt) -> None:
         """Free what a prepared prompt holds, if it will not be given to ``generate`` after all."""
@@ -229,9 +229,10 @@ class AsyncLLM:
         self._gauge.release(reserved - pixel_bytes([item.placed_at(0) for item in items]))
         return items
 
-    def _place(self, prepare: Callable[[], PreparedPrompt], items: Sequence[ProcessedItem]) -> PreparedPrompt:
+    async def _place(self, prepare: Callable[[], PreparedPrompt], items: Sequence[ProcessedItem]) -> PreparedPrompt:
+        """Tokenise, which for a long text takes long, beside the event loop."""
         try:
-            return prepare()
+            return await asyncio.to_thread(prepare)
         except BaseException:
             discard_items([item.placed_at(0) for item in items], self._gauge)
             raise

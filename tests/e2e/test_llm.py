@@ -152,6 +152,7 @@ def test_a_stop_string_ends_the_answer(llm: LLM) -> None:
         ({"prompt": "x", "multi_modal_data": {"audio": 1}}, "unknown key 'audio'"),
         ({"text": "x"}, "unknown key 'text'"),
         ("word " * 5000, "max_model_len=4096"),
+        ("x" * 200_000, "200000 characters"),
         ("", "empty"),
         ([99999], "token ids in"),
     ],

@@ -14,11 +14,13 @@ from chiasm.engine.frontend.prompts import PromptBuilder
 from chiasm.engine.frontend.tokenizer import Tokenizer, load_tokenizer
 from chiasm.errors import UserError
 from chiasm.multimodal.bounds import bounded_spec
-from chiasm.schema.chat import ChatMessage, ImagePart, PreparedPrompt
+from chiasm.schema.chat import ChatMessage, ImagePart, PreparedPrompt, TextPart
 from chiasm.schema.media import PatchProcessorSpec, ProcessedItem
 from chiasm.schema.sampling import SamplingParams, check_token_ids
 from chiasm.schema.wire import Ready
 
+# Texts average 2 to 5 characters a token; only long runs of spaces and the like come near this.
+_MAX_CHARS_PER_TOKEN = 32
 _DEFAULT_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
@@ -99,7 +101,13 @@ class Frontend:
         continue_final_message: bool,
         chat_template_kwargs: Mapping[str, Any],
     ) -> str:
-        """The prompt of a conversation; see ``PromptBuilder.render``."""
+        """The prompt of a conversation; see ``PromptBuilder.render``.
+
+        Raises:
+            UserError: also if it has so much text that it can't fit.
+        """
+        texts = [[message.extra, *message.content] for message in messages]
+        self._check_num_chars(num_chars([texts, chat_template_kwargs]), "messages")
         return self._prompts.render(
             messages,
             add_generation_prompt=add_generation_prompt,
@@ -130,6 +138,7 @@ class Frontend:
             UserError: if placeholders and images do not match, a token id is unknown, or the prompt is too long.
         """
         text = prompt if isinstance(prompt, str) else None
+        self._check_num_chars(len(text or ""), "prompt")
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         check_token_ids("prompt", token_ids, self.facts.vocab_size)
         if not items:
@@ -137,6 +146,33 @@ class Frontend:
         expanded = self._prompts.expand(token_ids, items, "prompt")
         check_prompt_length(len(expanded.token_ids), self.max_model_len, param="prompt")
         return PreparedPrompt(text, expanded.token_ids, expanded.items, cache_salt=cache_salt)
+
+    def _check_num_chars(self, count: int, param: str) -> None:
+        """Refuse a text that is far too long before time and memory are spent on its tokens."""
+        limit = _MAX_CHARS_PER_TOKEN * self.max_model_len
+        if count > limit:
+            raise UserError(
+                f"{param} has {count} characters of text; max_model_len={self.max_model_len} allows at most {limit} "
+                f"({_MAX_CHARS_PER_TOKEN} per token).",
+                param=param,
+            )
+
+
+def num_chars(value: object) -> int:
+    """Characters of all strings in lists, dicts and text parts within each other; keys count too."""
+    total = 0
+    waiting = [value]
+    while waiting:
+        current = waiting.pop()
+        if isinstance(current, str):
+            total += len(current)
+        elif isinstance(current, TextPart):
+            total += len(current.text)
+        elif isinstance(current, Mapping):
+            waiting += [*current.keys(), *current.values()]
+        elif isinstance(current, list | tuple):
+            waiting += current
+    return total
 
 
 def _default_sampling(folder: Path) -> dict[str, Any]:
