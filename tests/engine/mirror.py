@@ -67,6 +67,7 @@ class MirrorRank:
         features: unit keys that it holds.
         content: block -> the tokens and units in it, as far as written.
         failing: unit keys that can't be encoded.
+        seconds: what it says that each rank took to encode.
     """
 
     def __init__(self, limits: SchedulerLimits, failing: Collection[str] = ()) -> None:
@@ -74,6 +75,7 @@ class MirrorRank:
         self.failing = set(failing)
         self.records: dict[str, _Record] = {}
         self.features: set[str] = set()
+        self.seconds = (0.0,) * limits.num_ranks
         self.content: dict[int, list[object]] = {}
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -104,7 +106,7 @@ class MirrorRank:
                 sampled.append(SampledToken(part.request_id, next_token(record.tokens)))
         self._check_blocks_are_not_shared_while_written(plan)
         return StepResult(
-            plan.step, tuple(sampled), dict.fromkeys(failed, "broken"), (0.0,) * 2 if plan.vision else ()
+            plan.step, tuple(sampled), dict.fromkeys(failed, "broken"), self.seconds if plan.vision else ()
         )
 
     def _start(self, started: StartedRequest) -> None:

@@ -53,6 +53,17 @@ def test_a_found_prefix_is_held_and_counts_as_taken() -> None:
     assert pool.num_held == 1, "a second holder remains"
 
 
+def test_a_hash_that_is_known_keeps_its_first_block() -> None:
+    pool = BlockPool(3, is_caching=True)
+    first, second = pool.allocate(1), pool.allocate(1)
+    pool.remember(first[0], b"a")
+    pool.remember(second[0], b"a")
+    assert pool.find_prefix([b"a"]) == first
+    pool.release(second)
+    pool.allocate(2)  # reuses the second, which must not take the first's hash with it
+    assert pool.find_prefix([b"a"]) == first
+
+
 def test_without_caching_nothing_is_findable() -> None:
     pool = BlockPool(1, is_caching=False)
     pool.remember(pool.allocate(1)[0], b"a")
@@ -94,6 +105,7 @@ def test_pinned_units_stay_and_the_least_recently_used_go() -> None:
     cache.unpin("a", "r1")
     cache.unpin("b", "r2")
     cache.pin("a", 4, "r3")  # used again: now the younger one
+    cache.unpin("a", "r3")
     assert cache.pin("c", 5, "r3") == ["b"]
     assert "a" in cache
     assert "b" not in cache

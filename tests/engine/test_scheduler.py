@@ -154,6 +154,76 @@ def test_an_answer_ends_where_the_context_ends() -> None:
     assert len(run_until_idle(scheduler, rank)["a"]) == 2
 
 
+def test_a_prefill_leaves_a_token_for_each_decoder_behind_it() -> None:
+    own = limits(max_num_batched_tokens=8, max_num_batched_patches=16)
+    clip = image(0, ("f0", 4), ("f1", 4))
+    scheduler, rank = started(own, request("a", 20, clip), request("b", 4, max_tokens=9, first_token=300))
+    assert tokens_of(step(scheduler, rank)) == {"a": 4, "b": 4}, "the encoder's budget ends a's first chunk"
+    assert tokens_of(step(scheduler, rank)) == {"a": 7, "b": 1}
+
+
+def test_a_full_encoder_cache_makes_nobody_give_way() -> None:
+    """While one sequence reads a unit in part, another that needs room for its own waits; a decoder goes on."""
+    own = limits(encoder_cache_tokens=8, max_num_batched_tokens=6, max_num_batched_patches=64)
+    scheduler, rank = started(own, request("text", 2, max_tokens=20))
+    step(scheduler, rank)
+    scheduler.add(request("big", 8, image(0, ("big", 8))))
+    scheduler.add(request("other", 8, image(0, ("other", 8)), first_token=300))
+    plans = [step(scheduler, rank) for _ in range(6)]
+    assert all(plan.scheduled[0].request_id == "text" for plan in plans)
+    assert {name for plan in plans for name in tokens_of(plan)} == {"text", "big", "other"}
+    assert scheduler.stats().num_preemptions == 0
+
+
+def test_who_comes_first_is_served_first() -> None:
+    scheduler, rank = started(limits(max_num_seqs=1), *(request(name, 2, max_tokens=1) for name in "abcd"))
+    order = [plan.started[0].request_id for plan in (step(scheduler, rank) for _ in range(4))]
+    assert order == list("abcd")
+
+
+def test_a_sequence_that_gave_way_is_the_next_to_start_and_nobody_starts_in_a_short_step() -> None:
+    own = limits(num_blocks=4, max_model_len=16, max_num_batched_tokens=32)
+    scheduler, rank = started(own, request("a", 7, max_tokens=6), request("b", 7, max_tokens=6, first_token=300))
+    scheduler.add(request("c", 1, max_tokens=1, first_token=500))
+    started_in = []
+    while not scheduler.stats().num_preemptions:
+        plan = step(scheduler, rank)
+    assert (plan.dropped, plan.started) == (("b",), ())
+    while scheduler.has_work:
+        started_in += [one.request_id for one in step(scheduler, rank).started]
+    assert started_in == ["b", "c"]
+
+
+def test_tokens_found_in_the_cache_are_counted_once_even_if_the_sequence_gives_way() -> None:
+    own = limits(num_blocks=5, max_model_len=20, max_num_batched_tokens=32)
+    scheduler, rank = started(own, request("a", 8, max_tokens=8), request("b", 8, max_tokens=8, first_token=300))
+    deltas = run_until_idle(scheduler, rank)
+    assert scheduler.stats().num_preemptions > 0
+    assert {delta.num_cached_tokens for delta in deltas["b"]} == {0}, "its own blocks from before are no hits"
+    assert scheduler.stats().prefix_queries == 16
+
+
+def test_different_salts_share_nothing() -> None:
+    scheduler, rank = started(limits(), request("a", 12))
+    run_until_idle(scheduler, rank)
+    scheduler.add(msgspec.structs.replace(request("b", 12), cache_salt="other"))
+    assert tokens_of(step(scheduler, rank)) == {"b": 12}
+
+
+def test_totals_of_the_encoder() -> None:
+    clip = image(0, ("x", 4), ("y", 4), ("x", 4))
+    scheduler, rank = started(limits(max_num_batched_tokens=32, max_num_batched_patches=64), request("a", 13, clip))
+    rank.seconds = (0.5, 0.25)
+    step(scheduler, rank)
+    scheduler.add(request("b", 5, image(0, ("x", 4)), first_token=300))
+    scheduler.add(request("c", 5, image(0, ("z", 4)), first_token=500))
+    step(scheduler, rank)
+    stats = scheduler.stats()
+    assert (stats.encoder_queries, stats.encoder_hits, stats.units_encoded) == (5, 1, 3)
+    assert stats.encoder_seconds == (1.0, 0.5)
+    assert sum(stats.plan_reasons.values()) == 2
+
+
 _REQUESTS = st.lists(
     st.tuples(
         st.integers(1, 20),  # tokens of text

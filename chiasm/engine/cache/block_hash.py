@@ -1,7 +1,8 @@
 """Hashes that name the content of a KV block.
 
 A block's keys and values depend on every token up to its end and on the pixels behind the placeholders among them.
-So a block's hash covers its parent's hash, its tokens, and the unit behind each placeholder. The hash is
+So a block's hash covers its parent's hash, its tokens, and the units that begin in it; its parent's covers those that
+began before. The hash is
 cryptographic, because a collision would serve one user's context to another.
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 import blake3
 
 from chiasm.schema.media import MediaItem
+from chiasm.vision.frames import units_between
 
 
 def first_parent(cache_salt: str) -> bytes:
@@ -31,15 +33,9 @@ def block_hash(parent: bytes, token_ids: Sequence[int], start: int, items: Seque
     """
     hasher = blake3.blake3(parent)
     hasher.update(struct.pack(f"<{len(token_ids)}q", *token_ids))
-    stop = start + len(token_ids)
-    for item in items:
-        if item.offset >= stop or item.end <= start:
-            continue
-        position = item.offset
-        for unit in item.units:
-            if position < stop and position + unit.num_tokens > start:
-                # Length-framed, so that no two lists of units are written alike.
-                key = unit.key.encode()
-                hasher.update(struct.pack("<qq", position - start, len(key)) + key)
-            position += unit.num_tokens
+    for placed in units_between(items, start, start + len(token_ids)):
+        if placed.start >= start:
+            # Length-framed, so that no two lists of units are written alike.
+            key = placed.unit.key.encode()
+            hasher.update(struct.pack("<qq", placed.start - start, len(key)) + key)
     return hasher.digest()

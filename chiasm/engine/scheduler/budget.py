@@ -17,12 +17,10 @@ class VisionReach:
     Attributes:
         num_tokens: tokens that can be computed now.
         units: units that these tokens read, cached ones included.
-        is_cache_full: whether it stops short because the encoder cache is held by others.
     """
 
     num_tokens: int
     units: tuple[Unit, ...]
-    is_cache_full: bool = False
 
 
 @dataclass
@@ -58,9 +56,8 @@ class StepBudget:
             is_first = not self.units and patches == self.patches
             is_over_budget = needs_encoding and unit.num_patches > patches and not is_first
             wanted[unit.key] = unit.num_tokens
-            is_cache_full = not cache.can_pin(wanted)
-            if is_over_budget or is_cache_full:
-                return VisionReach(max(0, placed.start - start), tuple(reached), is_cache_full)
+            if is_over_budget or not cache.can_pin(wanted):
+                return VisionReach(max(0, placed.start - start), tuple(reached))
             patches -= unit.num_patches if needs_encoding else 0
             reached.append(unit)
         return VisionReach(num_tokens, tuple(reached))

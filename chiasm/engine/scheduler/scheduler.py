@@ -138,20 +138,27 @@ class Scheduler:
         self._count_step(plan, result)
 
     def _continue_running(self, budget: StepBudget, scheduled: list[ScheduledRequest]) -> bool:
-        """Give running sequences their tokens. Returns whether memory ran short."""
+        """Give running sequences their tokens. Returns whether blocks ran short.
+
+        A prefill leaves a token for each sequence behind it that decodes. One that the encoder can't serve in this
+        step waits: between steps only units that are read in part are pinned, and whoever reads them can go on.
+        """
         is_short = False
         index = 0
+        num_decoding = sum(sequence.is_decoding for sequence in self._running)
         while index < len(self._running) and budget.tokens > 0:
             sequence = self._running[index]
-            wanted = min(sequence.num_uncomputed_tokens, budget.tokens)
-            reach = budget.vision_reach(sequence, wanted, self._encoder_cache)
+            num_decoding_behind = num_decoding - sequence.is_decoding
+            wanted = min(sequence.num_uncomputed_tokens, budget.tokens - num_decoding_behind)
+            reach = budget.vision_reach(sequence, max(0, wanted), self._encoder_cache)
             new_blocks = self._blocks_for(sequence, reach.num_tokens)
-            is_stuck = reach.is_cache_full and reach.num_tokens == 0
-            if is_stuck or new_blocks > self._blocks.num_free:
+            if new_blocks > self._blocks.num_free:
                 is_short = True
+                num_decoding -= self._running[-1].is_decoding
                 self._preempt_last()
                 continue  # the same sequence again, unless it was the last itself
             index += 1
+            num_decoding = num_decoding_behind
             if reach.num_tokens > 0:
                 scheduled.append(self._take(sequence, reach, new_blocks, budget))
         return is_short
@@ -180,7 +187,8 @@ class Scheduler:
         self._blocks.hold(cached)
         sequence.block_ids = list(cached)
         request = sequence.request
-        if not sequence.num_output_tokens:
+        if not sequence.was_started:
+            sequence.was_started = True
             sequence.num_cached_tokens = sequence.num_computed_tokens
             self._add_to_totals(prefix_queries=sequence.num_prompt_tokens, prefix_hits=sequence.num_cached_tokens)
         sequence.is_known_to_ranks = True
@@ -234,15 +242,15 @@ class Scheduler:
     def _preempt_last(self) -> None:
         """Take the newest sequence's memory. None that this step has scheduled comes after the one being planned."""
         sequence = self._running.pop()
-        self._release(sequence)
-        sequence.num_computed_tokens = 0
         self._waiting.appendleft(sequence)
         self._add_to_totals(num_preemptions=1)
+        self._release(sequence)
 
     def _release(self, sequence: Sequence) -> None:
         """Give back all that a sequence holds, and have the ranks forget it."""
         self._blocks.release(sequence.block_ids)
         sequence.block_ids = []
+        sequence.num_computed_tokens = 0
         self._encoder_cache.unpin_all(sequence.request_id)
         if sequence.is_known_to_ranks:
             sequence.is_known_to_ranks = False

@@ -17,7 +17,8 @@ class Sequence:
         request: as it came.
         token_ids: the prompt, then what was generated.
         num_computed_tokens: tokens whose keys and values are in held blocks.
-        num_cached_tokens: prompt tokens that the prefix cache gave when it was first scheduled.
+        was_started: whether it has run before, also if it has given way since.
+        num_cached_tokens: prompt tokens that the prefix cache gave when it first ran.
         block_ids: the blocks it holds, in order.
         is_known_to_ranks: whether the ranks have its record; preemption takes it away.
         unsent_token_id: the newest token, until a plan has carried it to the ranks.
@@ -26,6 +27,7 @@ class Sequence:
     request: EngineRequest
     token_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
+    was_started: bool = False
     num_cached_tokens: int = 0
     block_ids: list[int] = field(default_factory=list)
     is_known_to_ranks: bool = False
@@ -55,6 +57,11 @@ class Sequence:
     def num_uncomputed_tokens(self) -> int:
         """Tokens still to compute before the next one can be sampled; 1 while it decodes."""
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether its next token needs one more computed, and no more of its prompt."""
+        return self.num_output_tokens > 0 and self.num_uncomputed_tokens == 1
 
     def block_hashes(self, num_blocks: int, block_size: int) -> Seq[bytes]:
         """Hashes of its first ``num_blocks`` full blocks."""
