@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from chiasm.config.engine import EncoderMode
 from chiasm.dist.group import SOLO, Group
 from chiasm.layers.weight import Placement, Weight
 from chiasm.models.entry import BuildContext, VisionLanguageModel
@@ -22,7 +23,6 @@ from chiasm.models.registry import Checkpoint
 from chiasm.ops.paged_attention import KVCache, SequenceRows, build_batch
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.media import PixelRef
-from chiasm.schema.plan import EncoderMode
 from chiasm.vision.cost import unit_cost
 from chiasm.vision.encode import UnitEncoder
 from chiasm.vision.plan import plan_vision
@@ -236,6 +236,8 @@ def encoder_mode_equals_one_rank(
         for key, features in rank.features.items():
             torch.testing.assert_close(features, alone.features[key], rtol=0, atol=tolerance)
         assert rank.storage_bytes == {key: features.nbytes for key, features in rank.features.items()}
+    share = max(rank.num_encoder_weights for rank in computed) / alone.num_encoder_weights
+    assert share < 0.75 if mode == "weights" else share == 1, "what is not sharded weighs much in a small model"
     if mode == "weights":
         assert all(rank.keys_read == alone.keys_read for rank in computed)
     else:
@@ -260,6 +262,7 @@ class EncodedOnRank(NamedTuple):
     storage_bytes: dict[str, int]
     keys_read: list[str]
     failed: frozenset[str]
+    num_encoder_weights: int
 
 
 def encode_on_rank(
@@ -289,4 +292,5 @@ def encode_on_rank(
     with torch.inference_mode():
         encoded = encoder.encode(plan)
     storage = {key: features.untyped_storage().nbytes() for key, features in encoded.features.items()}
-    return EncodedOnRank({k: v.clone() for k, v in encoded.features.items()}, storage, keys_read, encoded.failed)
+    num_weights = sum(weight.numel() for weight in loaded.model.visual.parameters())
+    return EncodedOnRank(dict(encoded.features), storage, keys_read, encoded.failed, num_weights)

@@ -13,8 +13,9 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 
-from chiasm.dist.group import Group, destroy_world, init_world
+from chiasm.dist.group import Group, init_world
 
 _SECONDS_TO_START = 60.0
 
@@ -126,4 +127,5 @@ def _answer(call: _Call) -> tuple[bool, Any]:
     except Exception:
         return False, traceback.format_exc()
     finally:
-        destroy_world()
+        if dist.is_initialized():
+            dist.destroy_process_group()

@@ -12,7 +12,7 @@ import typer
 
 from chiasm.cli.config_file import use_config_file
 from chiasm.cli.option_groups import option
-from chiasm.config.engine import DeviceName, DTypeName, EngineConfig, MediaConfig
+from chiasm.config.engine import DeviceName, DTypeName, EncoderMode, EngineConfig, MediaConfig
 from chiasm.config.server import ServerConfig
 
 _E = EngineConfig(model="")
@@ -52,7 +52,7 @@ class EngineOptions:
     tensor_parallel_size: int = option(
         _E.tensor_parallel_size, "Ranks that share the language model.", "--tensor-parallel-size", "-tp"
     )
-    mm_encoder_tp_mode: Literal["weights", "data", "auto"] = option(
+    mm_encoder_tp_mode: EncoderMode = option(
         _E.mm_encoder_tp_mode,
         "How the ranks share the vision encoder: weights cuts its weights, data spreads the images.",
     )

@@ -10,7 +10,9 @@ from chiasm.errors import UserError, refuse, require_known_keys
 
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceName = Literal["auto", "cpu", "cuda"]
+EncoderMode = Literal["weights", "data", "auto"]
 
+_DEFAULT_LIMITS = {"image": 32}
 PROCESSOR_KEYS = ("min_pixels", "max_pixels")
 
 
@@ -18,7 +20,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Limits on media, and where it may come from.
 
     Attributes:
-        limit_mm_per_prompt: most items of each modality in one prompt.
+        limit_mm_per_prompt: most items of each modality in one prompt; those not named keep their default.
         mm_processor_kwargs: the server's own ``min_pixels``/``max_pixels``; requests can only narrow them.
         allowed_local_media_path: folder below which ``file://`` URLs are read; None refuses them all.
         allowed_media_hosts: ``host:port`` of private or loopback hosts that may be fetched from all the same.
@@ -29,7 +31,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
         num_workers: preprocessing processes; 0 chooses by the number of cores.
     """
 
-    limit_mm_per_prompt: dict[str, int] = msgspec.field(default_factory=lambda: {"image": 32})
+    limit_mm_per_prompt: dict[str, int] = {}
     mm_processor_kwargs: dict[str, int] = {}
     allowed_local_media_path: str | None = None
     allowed_media_hosts: tuple[str, ...] = ()
@@ -41,7 +43,8 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Check every limit."""
-        require_known_keys("limit_mm_per_prompt", self.limit_mm_per_prompt, ("image",))
+        require_known_keys("limit_mm_per_prompt", self.limit_mm_per_prompt, _DEFAULT_LIMITS)
+        msgspec.structs.force_setattr(self, "limit_mm_per_prompt", {**_DEFAULT_LIMITS, **self.limit_mm_per_prompt})
         for modality, limit in self.limit_mm_per_prompt.items():
             if limit < 0:
                 refuse(f"limit_mm_per_prompt.{modality}", limit, "at least 0")
@@ -88,7 +91,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     encoder_cache_tokens: int = 16384
     enable_prefix_caching: bool = True
     tensor_parallel_size: int = 1
-    mm_encoder_tp_mode: Literal["weights", "data", "auto"] = "auto"
+    mm_encoder_tp_mode: EncoderMode = "auto"
     seed: int = 0
     media: MediaConfig = msgspec.field(default_factory=MediaConfig)
 

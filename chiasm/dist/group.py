@@ -37,12 +37,6 @@ class Group:
             dist.all_reduce(x, group=self._process_group)
         return x
 
-    def all_reduce_max(self, x: Tensor) -> Tensor:
-        """Largest of each element over the ranks, in place; returns ``x``."""
-        if self.size > 1:
-            dist.all_reduce(x, op=dist.ReduceOp.MAX, group=self._process_group)
-        return x
-
     def broadcast(self, x: Tensor, src: int) -> Tensor:
         """Overwrite ``x`` with rank ``src``'s, in place; returns ``x``."""
         if self.size > 1:
@@ -119,12 +113,6 @@ def init_world(
         device_id=device if is_cuda else None,
     )
     return Group(rank, size)
-
-
-def destroy_world() -> None:
-    """Leave the ranks joined by ``init_world``; without them it does nothing."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def _bind_gloo_to_loopback() -> None:

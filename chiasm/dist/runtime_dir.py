@@ -14,8 +14,10 @@ from pathlib import Path
 
 _MEMORY_BACKED = Path("/dev/shm")  # noqa: S108 - only a parent folder; ours inside it is private (0700)
 _MIN_FREE_BYTES = 1 << 30
-# Sockets live in it, and a Unix socket's path must stay under about 104 bytes.
-_MAX_PATH_BYTES = 80
+_PREFIX = "chiasm-"
+# Sockets live in it. A Unix socket's path has at most 103 bytes (macOS; 107 on Linux), of which our folder's name takes
+# 16 with its slash and eight random characters, and the longest socket's name 26.
+_MAX_PARENT_BYTES = 103 - 16 - 26
 
 
 def create_runtime_dir() -> Path:
@@ -24,7 +26,7 @@ def create_runtime_dir() -> Path:
     Returns:
         Its path, in shared memory if that has at least 1 GiB free, else in the system's temporary folder.
     """
-    path = Path(tempfile.mkdtemp(prefix="chiasm-", dir=_pick_parent()))
+    path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_pick_parent()))
     atexit.register(remove_runtime_dir, path, os.getpid())
     return path
 
@@ -39,4 +41,4 @@ def _pick_parent() -> str | None:
     if os.access(_MEMORY_BACKED, os.W_OK) and shutil.disk_usage(_MEMORY_BACKED).free >= _MIN_FREE_BYTES:
         return str(_MEMORY_BACKED)
     default = tempfile.gettempdir()
-    return default if len(os.fsencode(default)) < _MAX_PATH_BYTES else "/tmp"  # noqa: S108 - see above
+    return default if len(os.fsencode(default)) <= _MAX_PARENT_BYTES else "/tmp"  # noqa: S108 - see above

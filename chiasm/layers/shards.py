@@ -48,7 +48,7 @@ class HeadShard:
 
 
 def split_heads(total_heads: int, total_kv_heads: int, head_dim: int, group: Group) -> HeadShard:
-    """This rank's heads; ``check_heads`` has found that they divide."""
+    """This rank's heads; ``check_text_heads`` or ``check_vision_heads`` has found that they divide."""
     num_heads = total_heads // group.size
     num_kv_heads = max(1, total_kv_heads // group.size)
     return HeadShard(

@@ -13,7 +13,7 @@ import msgspec
 from tqdm import tqdm
 
 from chiasm.engine.frontend.answers import merge_output
-from chiasm.errors import UserError
+from chiasm.errors import EngineDeadError, UserError
 from chiasm.llm.inputs import as_conversations, as_prompts
 from chiasm.llm.serving import AsyncLLM
 from chiasm.llm.settings import engine_config
@@ -209,6 +209,9 @@ class LLM:
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine in the engine's loop; Ctrl-C cancels it there."""
+        if not self._thread.is_alive():
+            work.close()
+            raise EngineDeadError("this LLM is closed.")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

@@ -74,18 +74,19 @@ class AsyncLLM:
             EngineDeadError: if the engine could not start for another reason.
         """
         processes = _Processes(config)
-        processes.loader.start()
         # The ranks load the weights while the text files are read here.
         loading = asyncio.create_task(processes.client.start(config))
         try:
+            processes.loader.start()
             text = await asyncio.to_thread(TextFiles, config, chat_template)
             ready = await loading
+            frontend = Frontend(config, text, ready)
         except BaseException:
             loading.cancel()
             await asyncio.gather(loading, return_exceptions=True)
             await processes.stop()
             raise
-        engine = cls(config, processes, Frontend(config, text, ready))
+        engine = cls(config, processes, frontend)
         engine.summary, engine.rank_pids = ready.summary, ready.rank_pids
         return engine
 
@@ -162,7 +163,7 @@ class AsyncLLM:
         Raises:
             UserError: if its placeholders and images do not match, or it is too long.
         """
-        self._frontend.check_num_images(len(images))
+        self._frontend.check_num_images(len(images), "prompt")
         items = await self._load(images, self._frontend.processor(mm_processor_kwargs))
         return await self._place(lambda: self._frontend.prepare_completion(prompt, items, cache_salt), items)
 

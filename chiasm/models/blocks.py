@@ -49,6 +49,15 @@ def require_setting(where: str, key: str, value: object, supported: Iterable[obj
         )
 
 
+def known_token_ids(token_ids: int | Sequence[int], vocab_size: int) -> tuple[int, ...]:
+    """One token id or several of a checkpoint's config, without those that the model does not have.
+
+    Those can neither be sampled nor stand in a prompt; families' defaults name some that a small vocabulary lacks.
+    """
+    listed = [token_ids] if isinstance(token_ids, int) else token_ids
+    return tuple(token_id for token_id in listed if 0 <= token_id < vocab_size)
+
+
 def block_positions(grid: tuple[int, int], merge_size: int) -> IntArray:
     """Row and column of every patch of a grid, in merge-block order: [patches, 2]."""
     blocks = (grid[0] // merge_size, grid[1] // merge_size)

@@ -23,7 +23,7 @@ class RopePositions(NamedTuple):
     """Rotary positions of a prompt.
 
     Attributes:
-        positions: [rope_dims, num_tokens].
+        positions: [dims, num_tokens]; dims is 3 for time, height and width.
         delta: token i after the prompt is at position i + delta in every dimension.
     """
 
@@ -39,14 +39,12 @@ class VisionLanguageModel(Protocol):
         num_kv_heads: key-value heads of this rank.
         head_dim: size of an attention head of the language model.
         hidden_size: d of the language model, and the size of a feature row.
-        rope_dims: rows of the rotary positions.
     """
 
     num_layers: int
     num_kv_heads: int
     head_dim: int
     hidden_size: int
-    rope_dims: int
 
     def embed_tokens(self, ids: Tensor) -> Tensor:
         """LongTensor [n] -> [n, d]; a placeholder's row is to be overwritten by a feature."""
@@ -67,7 +65,7 @@ class VisionLanguageModel(Protocol):
 
         Args:
             embeds: [n, d].
-            positions: LongTensor [rope_dims, n].
+            positions: LongTensor [dims, n].
             caches: one for each layer.
             batch: which rows belong to which sequence.
 

@@ -31,6 +31,7 @@ from chiasm.models.blocks import (
     IntArray,
     block_positions,
     grid_rope_positions,
+    known_token_ids,
     read_config,
     read_normalisation,
     read_patch_processor,
@@ -341,8 +342,6 @@ class TextModel(nn.Module):
 class Qwen2_5_VL(nn.Module):  # noqa: N801  # the model's own name
     """The joined model; see ``VisionLanguageModel``."""
 
-    rope_dims = 3
-
     def __init__(self, config: Config, context: BuildContext) -> None:
         super().__init__()
         self.merge_size = config.vision.spatial_merge_size
@@ -400,20 +399,20 @@ def read_facts(config: Config, processor: dict[str, Any], generation: dict[str, 
         min_pixels=56 * 56,
         max_pixels=28 * 28 * 1280,
     )
+    media_token_ids = (
+        tokens.vision_start_token_id,
+        tokens.vision_end_token_id,
+        tokens.vision_token_id,
+        tokens.image_token_id,
+        tokens.video_token_id,
+    )
     return ModelFacts(
         model_type="qwen2_5_vl",
         vocab_size=config.text.vocab_size,
         max_position_embeddings=config.text.max_position_embeddings,
-        eos_token_ids=(eos,) if isinstance(eos, int) else tuple(eos),
+        eos_token_ids=known_token_ids(eos, config.text.vocab_size),
         image_token_id=tokens.image_token_id,
-        image_token="<|image_pad|>",  # noqa: S106  # a placeholder, not a password
-        media_token_ids=(
-            tokens.vision_start_token_id,
-            tokens.vision_end_token_id,
-            tokens.vision_token_id,
-            tokens.image_token_id,
-            tokens.video_token_id,
-        ),
+        media_token_ids=known_token_ids(media_token_ids, config.text.vocab_size),
         processor=read_patch_processor(processor, patches),
         encoder=_encoder_shape(config.vision),
     )

@@ -7,11 +7,11 @@ only its own job with it and is replaced.
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from chiasm.config.engine import MediaConfig
+from chiasm.dist.cores import num_usable_cores
 from chiasm.errors import OverloadedError, UserError
 from chiasm.multimodal.jobs import Done, Failed, Full, Job, Refused, Reply
 from chiasm.multimodal.pixels import new_file_name
@@ -157,7 +157,7 @@ def _closed_error() -> RuntimeError:
 
 def default_num_workers() -> int:
     """Half of the cores that this process may use, at least one, at most four: the ranks need the others."""
-    return min(_MAX_DEFAULT_WORKERS, max(1, len(os.sched_getaffinity(0)) // 2))
+    return min(_MAX_DEFAULT_WORKERS, max(1, num_usable_cores() // 2))
 
 
 def _worker_args(media: MediaConfig, pixel_folder: Path) -> list[str]:

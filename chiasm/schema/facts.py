@@ -38,7 +38,6 @@ class ModelFacts(msgspec.Struct, frozen=True):
         max_position_embeddings: longest context that the model was made for, in tokens.
         eos_token_ids: tokens that end an answer.
         image_token_id: the placeholder of one image token.
-        image_token: its text, as the chat template writes it once per image.
         media_token_ids: every token that only the engine may put into a prompt (placeholders and their brackets).
         processor: how images become patches.
         encoder: shapes of the vision tower.
@@ -49,7 +48,6 @@ class ModelFacts(msgspec.Struct, frozen=True):
     max_position_embeddings: int
     eos_token_ids: tuple[int, ...]
     image_token_id: int
-    image_token: str
     media_token_ids: tuple[int, ...]
     processor: PatchProcessorSpec
     encoder: EncoderShape

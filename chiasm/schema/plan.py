@@ -6,14 +6,10 @@ that the scheduler believes it has.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from chiasm.schema.media import MediaItem, Unit
 from chiasm.schema.sampling import SamplingParams
-
-EncoderMode = Literal["weights", "data", "auto"]
 
 
 class VisionPlan(msgspec.Struct, frozen=True):
@@ -118,7 +114,7 @@ class StepResult(msgspec.Struct, frozen=True):
         step: the plan's number.
         sampled: new tokens, for the sequences that were sampled.
         failed_units: unit key -> reason, for units that no rank could encode; their sequences were not computed.
-        encoder_seconds: time from the first pixel read to the last feature gathered, per rank.
+        encoder_seconds: time of each rank's own part, from the first pixel read to its features.
     """
 
     step: int

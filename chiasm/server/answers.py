@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import aclosing
 
+from chiasm.engine.frontend.answers import append_answer
 from chiasm.schema.output import CompletionOutput, RequestOutput
 from chiasm.server.generation import Outputs
 from chiasm.server.responses import PromptTokensDetails, Usage
@@ -41,14 +42,5 @@ async def collect(outputs: Outputs) -> tuple[list[CompletionOutput], Usage]:
             for news in output.outputs:
                 if news.index not in answers:
                     answers[news.index] = CompletionOutput(news.index, "", [])
-                _append(answers[news.index], news)
+                append_answer(answers[news.index], news)
     return [answers[index] for index in sorted(answers)], tally.usage()
-
-
-def _append(answer: CompletionOutput, news: CompletionOutput) -> None:
-    answer.text += news.text
-    answer.token_ids += news.token_ids
-    if news.logprobs:
-        answer.logprobs = (answer.logprobs or []) + news.logprobs
-    answer.finish_reason = news.finish_reason
-    answer.stop_reason = news.stop_reason

@@ -25,7 +25,7 @@ from chiasm.server.lifetime import Lifetime, Signals
 from chiasm.server.metrics import ServerMetrics
 from chiasm.server.state import ServerState
 
-_ENGINE_SHUTDOWN_TIMEOUT = 5.0
+_ENGINE_SHUTDOWN_TIMEOUT = 10.0  # more than the engine gives its own processes
 
 StartEngine = Callable[[], Coroutine[Any, Any, Engine]]
 Announce = Callable[[str], None]

@@ -31,12 +31,13 @@ RowReader = Callable[[PixelRef], npt.NDArray[np.uint8]]
 
 @dataclass(frozen=True)
 class EncodedUnits:
-    """What a step's encoding gave, the same on every rank.
+    """What a step's encoding gave.
 
     Attributes:
-        features: unit key -> [tokens, hidden], each tensor owning storage of exactly its size.
-        failed: keys of units that could not be encoded.
-        seconds: time that each rank spent on its own part.
+        features: unit key -> [tokens, hidden], each tensor owning storage of exactly its size; on every rank.
+        failed: keys of units that could not be encoded; the same on every rank.
+        seconds: time that each rank spent on its own part; with sharded weights, where the ranks work in step, each
+            rank takes its own time for everybody's.
     """
 
     features: dict[str, Tensor]
@@ -75,7 +76,7 @@ class UnitEncoder:
         if not plan.owners:
             return self._encode_together(plan, rows, start)
         own = self._encode_alone(rows)
-        failed, seconds = self._agree(plan, own, time.perf_counter() - start)
+        failed, seconds = self._agree(plan, own, self._seconds_since(start))
         return EncodedUnits(self._gather(plan, own, failed), failed, seconds)
 
     def _own_units(self, plan: VisionPlan) -> list[Unit]:
@@ -89,17 +90,25 @@ class UnitEncoder:
         for unit in units:
             try:
                 loaded[unit] = torch.from_numpy(self.read_rows(unit.pixels))
-            except RuntimeError as error:
+            except Exception as error:  # whatever it is, the others must hear that the unit is lost
                 _log.error("unit %s: its pixels can't be read: %s", unit.key[:12], error)
         return loaded
 
     def _encode_together(self, plan: VisionPlan, rows: dict[Unit, Tensor], start: float) -> EncodedUnits:
-        """Sharded weights: every rank takes part in every unit, so what to leave out is agreed on first."""
+        """Sharded weights: every rank takes part in every unit, so what to leave out is agreed on first.
+
+        A rank that fails later, within the tower's own exchanges, can't be waited for: it takes the engine with it.
+        """
         failed, _ = self._agree(plan, {unit.key for unit in rows}, 0.0)
         units = [unit for unit in plan.units if unit.key not in failed]
         features = self._encode_packed({unit: rows[unit] for unit in units}) if units else {}
-        seconds = (time.perf_counter() - start,) * self.group.size
-        return EncodedUnits(features, failed, seconds)
+        return EncodedUnits(features, failed, (self._seconds_since(start),) * self.group.size)
+
+    def _seconds_since(self, start: float) -> float:
+        """Time until the device has done what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter() - start
 
     def _encode_alone(self, rows: dict[Unit, Tensor]) -> dict[str, Tensor]:
         """Replicated weights: this rank's units; one that fails is left out."""
@@ -112,7 +121,7 @@ class UnitEncoder:
         for unit, pixels in rows.items():
             try:
                 features |= self._encode_packed({unit: pixels})
-            except RuntimeError as error:
+            except Exception as error:  # as above
                 _log.error("unit %s can't be encoded: %s", unit.key[:12], error)
         return features
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from chiasm.config.engine import EncoderMode
 from chiasm.schema.media import Unit
-from chiasm.schema.plan import EncoderMode, VisionPlan
+from chiasm.schema.plan import VisionPlan
 
 
 def plan_vision(

@@ -18,7 +18,6 @@ def _exchange(group: Group, dtype: torch.dtype) -> dict[str, Tensor]:
     own = torch.tensor([[group.rank + 1, 2]], dtype=dtype)
     return {
         "sum": group.all_reduce(own.clone()),
-        "max": group.all_reduce_max(own.clone()),
         "broadcast": group.broadcast(own.clone(), 1),
         "last": group.all_gather_last(own),
     }
@@ -26,7 +25,7 @@ def _exchange(group: Group, dtype: torch.dtype) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_rank_gets_the_same_in_every_type(rank_pool: RankPool, dtype: torch.dtype) -> None:
-    expected = {"sum": [[6, 6]], "max": [[3, 2]], "broadcast": [[2, 2]], "last": [[1, 2, 2, 2, 3, 2]]}
+    expected = {"sum": [[6, 6]], "broadcast": [[2, 2]], "last": [[1, 2, 2, 2, 3, 2]]}
     for result in rank_pool.run(3, _exchange, dtype):
         assert {name: tensor.tolist() for name, tensor in result.items()} == expected
         assert {tensor.dtype for tensor in result.values()} == {dtype}
@@ -52,7 +51,7 @@ def test_uneven_rows_arrive_in_order_in_storage_of_their_size(
 
 def test_a_group_of_one_needs_no_processes() -> None:
     x = torch.ones(2, 3)
-    exchanges = [SOLO.all_reduce(x), SOLO.all_reduce_max(x), SOLO.broadcast(x, 0), SOLO.all_gather_last(x)]
+    exchanges = [SOLO.all_reduce(x), SOLO.broadcast(x, 0), SOLO.all_gather_last(x)]
     assert all(out is x for out in (*exchanges, SOLO.gather_rows(x, [2])))
     assert (SOLO.rank, SOLO.size) == (0, 1)
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from chiasm.config.engine import EncoderMode
 from chiasm.models.loader import load_model
-from chiasm.schema.plan import EncoderMode
 from tests import invariants
 from tests.checkpoints import IMAGE_PROCESSOR, SavedModel
 from tests.invariants import CPU, Family

@@ -99,7 +99,7 @@ def test_facts_of_a_checkpoint(qwen2_5_vl: SavedModel) -> None:
     tokenizer = make_tokenizer()
     assert facts.model_type == "qwen2_5_vl"
     assert facts.vocab_size == tokenizer.get_vocab_size() + 3
-    assert facts.image_token_id == tokenizer.token_to_id(facts.image_token)
+    assert facts.image_token_id == tokenizer.token_to_id("<|image_pad|>")
     names = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
     assert facts.media_token_ids == tuple(tokenizer.token_to_id(name) for name in names)
     assert facts.eos_token_ids == tuple(tokenizer.token_to_id(name) for name in ("<|im_end|>", "<|endoftext|>"))

@@ -21,7 +21,6 @@ _FACTS = ModelFacts(
     max_position_embeddings=256,
     eos_token_ids=(0,),
     image_token_id=1,
-    image_token="<|image|>",
     media_token_ids=(1,),
     processor=PatchProcessorSpec(patch_size=14, merge_size=2, temporal_patch_size=2, min_pixels=1, max_pixels=10**6),
     encoder=EncoderShape(8, 16, 3, 2, 1, 16, 2),

@@ -60,8 +60,8 @@ def _sequence_length(config: EngineConfig, model_len: int, cache_tokens: int, po
     if cache_tokens < (asked or 2):
         raise UserError(
             f"the KV cache has room for {cache_tokens} tokens ({poorest.cache_bytes} bytes, {poorest.cache_reason}), "
-            f"max_model_len={asked or model_len} needs more: lower max_model_len, or raise kv_cache_memory_bytes.",
-            param="max_model_len",
+            f"and {asked or 2} must fit: {'lower max_model_len or ' if asked else ''}raise kv_cache_memory_bytes.",
+            param="max_model_len" if asked else "kv_cache_memory_bytes",
         )
     if asked is not None:
         return asked, "as asked"

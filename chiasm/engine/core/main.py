@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from chiasm.dist.channel import Channel
@@ -22,11 +23,11 @@ def main(runtime_dir: Path) -> int:
     channel: Channel[ToCore] = Channel(runtime_dir, "core", ToCore, is_binding=False)
     start = channel.receive()
     assert isinstance(start, StartCore), start
-    executor = make_executor(start.config, runtime_dir)
     try:
-        core = EngineCore(start.config, executor)
-        channel.send(core.ready)
-        _serve(core, channel)
+        with closing(make_executor(start.config, runtime_dir)) as executor:
+            core = EngineCore(start.config, executor)
+            channel.send(core.ready)
+            _serve(core, channel)
     except UserError as error:
         channel.send(Failed(error.message, is_user_error=True))
         return 1
@@ -39,7 +40,6 @@ def main(runtime_dir: Path) -> int:
         channel.send(Failed(f"{type(error).__name__}: {error}"))
         return 1
     finally:
-        executor.close()
         channel.close()
     return 0
 

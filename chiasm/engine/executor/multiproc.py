@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import zmq
 from chiasm.config.engine import EngineConfig
 from chiasm.dist.channel import Channel
 from chiasm.dist.children import Child, start_child, stop_children
+from chiasm.dist.cores import num_usable_cores
 from chiasm.errors import EngineDeadError, UserError
 from chiasm.schema.plan import StepPlan, StepResult
 from chiasm.schema.wire import (
@@ -27,6 +29,7 @@ from chiasm.schema.wire import (
 )
 
 _POLL_MS = 100
+_BLAME_SECONDS = 0.3
 
 
 class MultiprocExecutor:
@@ -90,7 +93,7 @@ class MultiprocExecutor:
 
     def _start(self, rank: int, runtime_dir: Path) -> Child:
         # Set before torch is imported there: one thread per core in every rank would be ranks-fold too many.
-        threads = str(max(1, _num_cores() // self._size))
+        threads = str(max(1, num_usable_cores() // self._size))
         return start_child(
             "chiasm.engine.executor.rank_main",
             [str(runtime_dir), str(rank)],
@@ -121,8 +124,13 @@ class MultiprocExecutor:
     def _raise_failure(self, rank: int, failure: RankFailed) -> None:
         if failure.is_user_error:
             raise UserError(failure.message)
-        # A rank that loses its peer fails in an exchange; what it then says hides the one that was killed.
-        self._check_children(child for index, child in enumerate(self._children) if index != rank)
+        # A rank that loses its peer fails in an exchange; what it then says hides the one that was killed, which the
+        # system may take a moment to report.
+        others = [child for index, child in enumerate(self._children) if index != rank]
+        deadline = time.monotonic() + _BLAME_SECONDS
+        while time.monotonic() < deadline:
+            self._check_children(others)
+            time.sleep(_BLAME_SECONDS / 10)
         raise EngineDeadError(f"rank {rank} failed: {failure.message}")
 
     @staticmethod
@@ -131,7 +139,3 @@ class MultiprocExecutor:
             status = child.poll()
             if status is not None:
                 raise EngineDeadError(f"{child.name} (process {child.pid}) has ended with status {status}.")
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
+import hashlib
+import struct
 from collections.abc import Iterator
 
 import msgspec
@@ -15,7 +16,7 @@ from chiasm.schema.sampling import MAX_SEED, SamplingParams, check_token_ids
 
 
 def engine_requests(
-    prompt: PreparedPrompt, params: SamplingParams, name: str, facts: ModelFacts, max_model_len: int, seed: int | None
+    prompt: PreparedPrompt, params: SamplingParams, name: str, facts: ModelFacts, max_model_len: int, seed: int
 ) -> Iterator[EngineRequest]:
     """The ``n`` sequences of a request, each with its own seed.
 
@@ -25,7 +26,7 @@ def engine_requests(
         name: prefix of the sequences' ids, unique in the engine.
         facts: of the model.
         max_model_len: longest sequence in tokens.
-        seed: for a request that brings none; None draws one.
+        seed: for a request that brings none.
 
     Raises:
         UserError: if a stop token is not in the vocabulary, or the shortest answer asked for does not fit.
@@ -39,10 +40,18 @@ def engine_requests(
             f"after a prompt of {len(prompt.token_ids)}.",
             param="min_tokens",
         )
-    first_seed = params.seed if params.seed is not None else seed if seed is not None else secrets.randbits(62)
+    own_seed = seed if params.seed is None else params.seed
     for index in range(params.n):
-        own = msgspec.structs.replace(params, n=1, max_tokens=max_tokens, seed=(first_seed + index) % MAX_SEED)
+        own = msgspec.structs.replace(params, n=1, max_tokens=max_tokens, seed=answer_seed(own_seed, index))
         yield EngineRequest(f"{name}-{index}", prompt.token_ids, prompt.items, own, prompt.cache_salt)
+
+
+def answer_seed(seed: int, index: int) -> int:
+    """The seed of one of a request's answers: its own for the first, for the others one that no other seed gives."""
+    if index == 0:
+        return seed
+    digest = hashlib.blake2b(struct.pack("<qq", seed, index), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % MAX_SEED
 
 
 def check_prompt_length(num_tokens: int, max_model_len: int, param: str) -> None:

@@ -135,14 +135,18 @@ def merge_output(total: RequestOutput | None, news: RequestOutput, num_answers: 
         answers = [CompletionOutput(index, "", []) for index in range(num_answers)]
         total = RequestOutput(news.request_id, news.prompt, news.prompt_token_ids, answers, finished=False)
     for new in news.outputs:
-        answer = total.outputs[new.index]
-        answer.text += new.text
-        answer.token_ids += new.token_ids
-        answer.cumulative_logprob = new.cumulative_logprob
-        if new.logprobs is not None:
-            answer.logprobs = (answer.logprobs or []) + new.logprobs
-        answer.finish_reason, answer.stop_reason = new.finish_reason, new.stop_reason
+        append_answer(total.outputs[new.index], new)
     total.finished = news.finished
     total.num_cached_tokens = news.num_cached_tokens
     total.num_image_tokens = news.num_image_tokens
     return total
+
+
+def append_answer(answer: CompletionOutput, news: CompletionOutput) -> None:
+    """Add what is new to one answer."""
+    answer.text += news.text
+    answer.token_ids += news.token_ids
+    answer.cumulative_logprob = news.cumulative_logprob
+    if news.logprobs is not None:
+        answer.logprobs = (answer.logprobs or []) + news.logprobs
+    answer.finish_reason, answer.stop_reason = news.finish_reason, news.stop_reason

@@ -101,24 +101,31 @@ class CoreClient:
         return self.death
 
     async def close(self) -> None:
-        """Stop the core and its ranks: asked, if it serves; at once, if it is still loading or has ended."""
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
-            await self._ask_to_end()
+        """Stop the core and its ranks: asked, if it serves; at once, if it is still loading or has ended.
+
+        Requests in flight are told so. A second call does nothing.
+        """
+        if self._socket.closed:
+            return
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        if self.death is None:
+            self._tell_listeners("the engine was shut down.")
         if self._child is not None:
+            if reading is not None:
+                await self._ask_to_end(self._child)
             self._child.stop(grace=0.5)
-            self._child = None
         self._socket.close()
         self._context.term()
 
-    async def _ask_to_end(self) -> None:
-        assert self._child is not None
+    async def _ask_to_end(self, child: Child) -> None:
         # Not _send: a core that is ending has no ear any more.
         with contextlib.suppress(zmq.Again):
             await self._socket.send(self._encoder.encode(Shutdown()), zmq.NOBLOCK)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(self._child.wait, _STOP_SECONDS)
+            await asyncio.to_thread(child.wait, _STOP_SECONDS)
 
     async def _read(self) -> None:
         while self.death is None:
@@ -151,9 +158,12 @@ class CoreClient:
         return self._decoder.decode(await self._socket.recv())
 
     def _mark_dead(self, message: str) -> None:
-        """Tell everybody who waits."""
-        self.death = message
+        """The core has ended by itself: tell everybody who waits."""
         self._died.set()
+        self._tell_listeners(message)
+
+    def _tell_listeners(self, message: str) -> None:
+        self.death = message
         listeners, self._listeners = self._listeners, {}
         for request_id, listener in listeners.items():
             try:

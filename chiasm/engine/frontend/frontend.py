@@ -25,7 +25,7 @@ _DEFAULT_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 class TextFiles:
-    """What of a checkpoint turns text into tokens; read while the ranks load the weights.
+    """What of a checkpoint concerns text and its decoding; read while the ranks load the weights.
 
     Args:
         config: the engine's settings.
@@ -39,6 +39,7 @@ class TextFiles:
         folder = Path(config.model)
         self.tokenizer: Tokenizer = load_tokenizer(folder)
         self.template: ChatTemplate | None = load_chat_template(folder, chat_template)
+        self.default_sampling = _default_sampling(folder)
 
 
 class Frontend:
@@ -60,7 +61,7 @@ class Frontend:
         self.facts = ready.facts
         self.max_model_len = ready.max_model_len
         self.tokenizer = text.tokenizer
-        self.default_sampling = _default_sampling(Path(config.model))
+        self.default_sampling = text.default_sampling
         self._limits = config.media.limit_mm_per_prompt
         self._prompts = PromptBuilder(text.tokenizer, text.template, ready.facts)
 
@@ -71,19 +72,19 @@ class Frontend:
             UserError: if there are more than one prompt may have; none has been fetched then.
         """
         parts = [part for message in messages for part in message.content if isinstance(part, ImagePart)]
-        self.check_num_images(len(parts))
+        self.check_num_images(len(parts), "messages")
         return parts
 
-    def check_num_images(self, count: int) -> None:
+    def check_num_images(self, count: int, param: str) -> None:
         """Refuse more images than one prompt may have.
 
         Raises:
             UserError: with both numbers.
         """
-        limit = self._limits.get("image")
-        if limit is not None and count > limit:
+        limit = self._limits["image"]
+        if count > limit:
             message = f"the prompt has {count} images; at most {limit} are allowed (limit_mm_per_prompt)."
-            raise UserError(message, param="messages")
+            raise UserError(message, param=param)
 
     def processor(self, mm_processor_kwargs: Mapping[str, Any]) -> PatchProcessorSpec:
         """The image processor of a request.

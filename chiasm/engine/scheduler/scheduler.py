@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from chiasm.config.engine import EncoderMode
 from chiasm.engine.cache.block_pool import BlockPool
 from chiasm.engine.cache.encoder_cache import EncoderCache
 from chiasm.engine.scheduler.budget import StepBudget, VisionReach
@@ -21,7 +22,6 @@ from chiasm.engine.scheduler.sequence import Sequence
 from chiasm.schema.facts import EncoderShape
 from chiasm.schema.output import EngineStats, SequenceDelta
 from chiasm.schema.plan import (
-    EncoderMode,
     SampledToken,
     ScheduledRequest,
     StartedRequest,

@@ -23,11 +23,12 @@ class Box(NamedTuple):
 
 
 class Glyph(NamedTuple):
-    """A drawn character and its centre."""
+    """A drawn character, its centre, and for a digit of a number its place: 0 for units, 1 for tens and so on."""
 
     char: str
     x: float
     y: float
+    place: int = -1
 
 
 class Region(NamedTuple):
@@ -100,7 +101,8 @@ class Figure:
         for index, char in enumerate(text):
             end = face.getlength(text[: index + 1])
             if char != " ":
-                self.glyphs.append(Glyph(char, left + (start + end) / 2, y))
+                place = len(text) - 1 - index if text.isdigit() else -1
+                self.glyphs.append(Glyph(char, left + (start + end) / 2, y, place))
             start = end
         if mark is not None:
             self.regions.append(Region(mark, box, is_text=True))

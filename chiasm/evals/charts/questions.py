@@ -146,6 +146,7 @@ def _num_frames(subject: Subject, rng: Random) -> Question:
 
 
 _Ask = Callable[[Subject, Random], Question]
+_LOOK_UPS: tuple[_Ask, ...] = (_value_by_label, _value_by_colour, _label_by_colour, _colour_by_label)
 _OTHERS: tuple[_Ask, ...] = (
     _largest, _smallest, _max_value, _min_value, _count, _compare, _difference, _label_by_value, _presence,
 )  # fmt: skip
@@ -168,8 +169,15 @@ def askable(subject: Subject) -> dict[_Ask, float]:
     return shares
 
 
-def ask(subject: Subject, rng: Random, count: int = 1) -> list[Question]:
-    """Questions drawn by lot."""
-    shares = askable(subject)
+def ask(subject: Subject, rng: Random, count: int = 1, look_ups: float = 1.0) -> list[Question]:
+    """Questions drawn by lot.
+
+    Args:
+        subject: what is asked about.
+        rng: where the lots come from.
+        count: how many.
+        look_ups: factor of the share of questions that look something up by its label or colour.
+    """
+    shares = {kind: share * (look_ups if kind in _LOOK_UPS else 1) for kind, share in askable(subject).items()}
     kinds = rng.choices(list(shares), weights=list(shares.values()), k=count)
     return [kind(subject, rng) for kind in kinds]

@@ -52,7 +52,6 @@ def make_facts(tokenizer: Tokenizer) -> ModelFacts:
         max_position_embeddings=4096,
         eos_token_ids=(token_id(tokenizer, "<|im_end|>"),),
         image_token_id=token_id(tokenizer, "<|image_pad|>"),
-        image_token="<|vision_start|><|image_pad|><|vision_end|>",
         media_token_ids=tuple(token_id(tokenizer, special) for special in media),
         processor=PatchProcessorSpec(14, 2, 2, 3136, 301056),
         encoder=EncoderShape(64, 90, 3, 4, 2, 16, 8),

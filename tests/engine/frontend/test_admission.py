@@ -15,7 +15,7 @@ PROMPT = PreparedPrompt("Hi", (1, 2, 3, 4), (make_item(2).placed_at(1),), cache_
 
 
 def admit(
-    tokenizer: Tokenizer, params: SamplingParams, *, max_model_len: int = 10, seed: int | None = 7
+    tokenizer: Tokenizer, params: SamplingParams, *, max_model_len: int = 10, seed: int = 7
 ) -> list[EngineRequest]:
     return list(engine_requests(PROMPT, params, "seq-5", make_facts(tokenizer), max_model_len, seed))
 
@@ -54,20 +54,21 @@ def test_every_answer_has_its_own_seed(tokenizer: Tokenizer, first: int) -> None
     assert [request.request_id for request in requests] == [f"seq-5-{index}" for index in range(MAX_N)]
     assert {request.sampling.n for request in requests} == {1}
     assert len(set(seeds)) == MAX_N
-    assert all(seed is not None and 0 <= seed < MAX_SEED for seed in seeds)
+    assert all(seed is not None and abs(seed) <= MAX_SEED for seed in seeds)
+    assert seeds[0] == first
+    neighbours = [r.sampling.seed for r in admit(tokenizer, SamplingParams(n=MAX_N, seed=first // 2))]
+    assert first == first // 2 or not set(seeds) & set(neighbours)
     assert seeds == [request.sampling.seed for request in admit(tokenizer, SamplingParams(n=MAX_N, seed=first))]
     assert [seeds[0]] == [r.sampling.seed for r in admit(tokenizer, SamplingParams(seed=first))]
 
 
-def seeds_of(tokenizer: Tokenizer, params: SamplingParams, seed: int | None) -> list[Any]:
+def seeds_of(tokenizer: Tokenizer, params: SamplingParams, seed: int) -> list[Any]:
     return [request.sampling.seed for request in admit(tokenizer, params, seed=seed)]
 
 
 def test_the_engine_gives_seeds_to_requests_without(tokenizer: Tokenizer) -> None:
-    assert seeds_of(tokenizer, SamplingParams(n=2), 7) == [7, 8]
-    assert seeds_of(tokenizer, SamplingParams(n=2, seed=0), 7) == [0, 1]
-    drawn = {seeds_of(tokenizer, SamplingParams(), None)[0] for _ in range(5)}
-    assert len(drawn) == 5
+    assert seeds_of(tokenizer, SamplingParams(n=2), 7)[0] == 7
+    assert seeds_of(tokenizer, SamplingParams(n=2, seed=0), 7)[0] == 0
 
 
 @pytest.mark.parametrize("length", [1, 9])

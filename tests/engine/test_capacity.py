@@ -1,0 +1,72 @@
+"""How the memory of the ranks becomes blocks and a length of sequences."""
+
+from __future__ import annotations
+
+import pytest
+
+from chiasm.config.engine import EngineConfig
+from chiasm.engine.core.capacity import decide_capacity
+from chiasm.errors import UserError
+from chiasm.schema.facts import EncoderShape, ModelFacts
+from chiasm.schema.media import PatchProcessorSpec
+from chiasm.schema.wire import RankInfo
+
+
+def info(cache_bytes: int, *, max_pixels: int = 28 * 28 * 100) -> RankInfo:
+    """A rank whose cache takes 10 bytes a block."""
+    facts = ModelFacts(
+        model_type="m",
+        vocab_size=10,
+        max_position_embeddings=1000,
+        eos_token_ids=(),
+        image_token_id=1,
+        media_token_ids=(1,),
+        processor=PatchProcessorSpec(14, 2, 2, 1, max_pixels),
+        encoder=EncoderShape(8, 16, 3, 4, 2, 16, 2),
+    )
+    return RankInfo(facts, 10, cache_bytes, "as asked", "cpu", "float32")
+
+
+def config(**settings: object) -> EngineConfig:
+    return EngineConfig(model="m", **settings)  # type: ignore[arg-type]
+
+
+def test_the_poorest_rank_decides() -> None:
+    capacity = decide_capacity(config(), [info(5000), info(700), info(2000)])
+    assert (capacity.num_blocks, capacity.max_model_len) == (70, 1000)
+    assert "70 blocks of 16 tokens" in capacity.summary[0]
+
+
+def test_no_more_blocks_than_can_be_used() -> None:
+    capacity = decide_capacity(config(max_num_seqs=2, max_model_len=33), [info(10**6)])
+    assert capacity.num_blocks == 2 * 3
+    assert "max_num_seqs" in capacity.summary[0]
+
+
+def test_a_context_that_does_not_fit_is_shortened_and_said() -> None:
+    capacity = decide_capacity(config(), [info(100)])
+    assert capacity.max_model_len == 160
+    assert "160 tokens (what the KV cache holds; the model could take 1000)" in capacity.summary[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "cache_bytes", "message", "param"),
+    [
+        ({"max_model_len": 161}, 100, "room for 160 tokens .* 161 must fit: lower max_model_len or", "max_model_len"),
+        ({}, 9, "room for 0 tokens .* raise kv_cache_memory_bytes", "kv_cache_memory_bytes"),
+        ({"max_model_len": 1001}, 10**6, "1001 is above the 1000 positions", "max_model_len"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_flag_to_change(
+    settings: dict[str, int], cache_bytes: int, message: str, param: str
+) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        decide_capacity(config(**settings), [info(cache_bytes)])
+    assert caught.value.param == param
+
+
+def test_the_encoder_cache_holds_the_largest_image_that_a_prompt_can_have() -> None:
+    assert decide_capacity(config(encoder_cache_tokens=5), [info(10**6)]).encoder_cache_tokens >= 100
+    large = info(10**6, max_pixels=28 * 28 * 5000)
+    assert decide_capacity(config(encoder_cache_tokens=5), [large]).encoder_cache_tokens == 1000
+    assert decide_capacity(config(encoder_cache_tokens=4000), [large]).encoder_cache_tokens == 4000
