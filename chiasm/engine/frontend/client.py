@@ -13,7 +13,7 @@ import zmq
 import zmq.asyncio
 
 from chiasm.config.engine import EngineConfig
-from chiasm.dist.channel import channel_address
+from chiasm.dist.channel import join_channel
 from chiasm.dist.children import Child, start_child
 from chiasm.errors import EngineDeadError, UserError
 from chiasm.logs import get_logger
@@ -51,10 +51,7 @@ class CoreClient:
         self._runtime_dir = runtime_dir
         self._context = zmq.asyncio.Context()
         self._socket: zmq.asyncio.Socket = self._context.socket(zmq.PAIR)
-        for option in (zmq.SNDHWM, zmq.RCVHWM):
-            self._socket.setsockopt(option, 0)
-        self._socket.setsockopt(zmq.LINGER, 200)
-        self._socket.bind(channel_address(runtime_dir, "core"))
+        join_channel(self._socket, runtime_dir, "core", is_binding=True)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[FromCore] = msgspec.msgpack.Decoder(FromCore)
         self._child: Child | None = None
