@@ -182,6 +182,11 @@ def test_of_tokens_that_tie_the_lower_ids_stay(fields: dict[str, Any], kept: lis
     assert found[0].nonzero()[:, 0].tolist() == kept
 
 
+def test_top_k_keeps_tokens_however_unlikely() -> None:
+    logits = torch.tensor([[0.0, -40.0, -41.0, -42.0]])
+    assert probabilities(logits, [SamplingParams(top_k=3)])[0].nonzero()[:, 0].tolist() == [0, 1, 2]
+
+
 def test_top_k_of_one_is_greedy_even_on_ties() -> None:
     logits = make_logits(200, 50).round(decimals=0)
     drawn = draw(logits, [SamplingParams(top_k=1)] * 200, [0.999] * 200)

@@ -3,6 +3,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
 from chiasm.errors import UserError
@@ -29,7 +31,7 @@ GOOD: dict[str, tuple[Any, ...]] = {
     "seed": (None, 0, -MAX_SEED, MAX_SEED),
     "stop": (None, "x", (), ["x"], ("x",) * MAX_STOP_STRINGS),
     "stop_token_ids": (None, (), [0, 5]),
-    "max_tokens": (None, 1, 2**63),
+    "max_tokens": (None, 1, 2**62),
     "min_tokens": (0, 16),
     "logprobs": (None, 0, MAX_LOGPROBS),
 }
@@ -62,6 +64,38 @@ def test_values_out_of_range_are_refused_by_name(field: str, value: Any) -> None
     assert caught.value.param == field
     assert caught.value.message.startswith(f"{field} must be")
     assert len(caught.value.message) < 300
+
+
+@pytest.mark.parametrize("value", ["1", True, 1.5, 2**70, [1]], ids=repr)
+@pytest.mark.parametrize("field", ["n", "top_k", "seed", "max_tokens", "min_tokens", "logprobs"])
+def test_whole_numbers_are_that_and_no_larger_than_can_be_sent(field: str, value: Any) -> None:
+    with pytest.raises(UserError) as caught:
+        SamplingParams(**{field: value})
+    assert caught.value.param == field
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", "x"),
+        ("top_p", True),
+        ("min_p", 10**400),
+        ("ignore_eos", 1),
+        ("stop", [1]),
+        ("stop", "x" * 1001),
+        ("stop_token_ids", ["a"]),
+        ("stop_token_ids", [2**64]),
+    ],
+)
+def test_values_of_a_wrong_type_are_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(UserError) as caught:
+        SamplingParams(**{field: value})
+    assert caught.value.param == field
+
+
+def test_what_is_sent_is_read_as_it_was() -> None:
+    params = SamplingParams(temperature=np.float32(0.5), top_k=np.int64(3), top_p=1, seed=-5, stop="x")  # type: ignore[arg-type]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
 
 
 def test_every_field_with_a_range_is_in_the_tables() -> None:

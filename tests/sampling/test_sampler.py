@@ -72,8 +72,8 @@ def test_the_same_seed_repeats_itself_and_another_does_not() -> None:
     def answer(seed: int) -> list[int]:
         ids = [4, 5, 6]
         params = SamplingParams(seed=seed, max_tokens=None)
-        for step in range(30):
-            (token,) = sample(make_logits(1, step) / 5, [SamplingRow("a", params, ids, 3)], EOS)
+        for _ in range(30):
+            (token,) = sample(make_logits(1) / 5, [SamplingRow("a", params, ids, 3)], EOS)
             ids.append(token.token_id)
         return ids[3:]
 

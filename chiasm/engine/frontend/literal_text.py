@@ -41,8 +41,11 @@ class LiteralText:
         self._ends = {text[n:] for text in self._specials for n in range(1, len(text))}
 
     def seal(self, text: str) -> str:
-        """A user's string with seams wherever it could otherwise make or complete a special token."""
-        text = self._pattern.sub(lambda match: match[0][0] + SEAM + match[0][1:], text.replace(SEAM, ""))
+        """A user's string with seams wherever it could otherwise make or complete a special token.
+
+        Seams that the user wrote do no harm.
+        """
+        text = self._pattern.sub(lambda match: match[0][0] + SEAM + match[0][1:], text)
         # Templates trim, so that the space around a text does not part it from its neighbours.
         core = text.strip()
         head = SEAM if self._may_end_special(core) else ""

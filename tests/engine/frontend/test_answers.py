@@ -130,12 +130,19 @@ def test_logprobs_have_the_sampled_token_first_then_the_likeliest(tokenizer: Tok
     answer = take(answers, 0, news([c, b], logprobs=entries))
     assert answer.logprobs is not None
     assert [list(entry.items()) for entry in answer.logprobs] == [
-        [(c, Logprob(-3.0, 7, "c")), (a, Logprob(-0.1, 1, "a")), (b, Logprob(-2.5, 2, "b"))],
-        [(b, Logprob(-0.5, 1, "b")), (c, Logprob(-1.5, 2, "c"))],
+        [(c, Logprob(-3.0, 7, "c", b"c")), (a, Logprob(-0.1, 1, "a", b"a")), (b, Logprob(-2.5, 2, "b", b"b"))],
+        [(b, Logprob(-0.5, 1, "b", b"b")), (c, Logprob(-1.5, 2, "c", b"c"))],
     ]
     assert answer.cumulative_logprob == -3.5
     more = take(answers, 0, news([a], logprobs=(TokenLogprob(-1.0, 1, ()),), finish_reason="length"))
     assert more.cumulative_logprob == -4.5
+
+
+def test_a_sampled_token_that_ties_keeps_its_rank(tokenizer: Tokenizer) -> None:
+    a, b = (tokenizer.encode(letter)[0] for letter in "ab")
+    entry = TokenLogprob(-0.7, 1, ((a, -0.7), (b, -0.7)))
+    answer = take(make_answers(tokenizer, logprobs=2), 0, news([b], logprobs=(entry,)))
+    assert answer.logprobs == [{b: Logprob(-0.7, 1, "b", b"b"), a: Logprob(-0.7, 1, "a", b"a")}]
 
 
 def test_without_logprobs_there_are_none(tokenizer: Tokenizer) -> None:
@@ -186,3 +193,15 @@ def test_merging_keeps_answers_that_have_no_news_yet(tokenizer: Tokenizer) -> No
     assert output is not None
     total = merge_output(None, output, 3)
     assert [answer.token_ids for answer in total.outputs] == [[], [5], []]
+
+
+def test_a_token_that_is_no_whole_character_shows_its_bytes(tokenizer: Tokenizer) -> None:
+    tokens = tokenizer.encode("\U0001f9ff")  # unknown to the vocabulary: a token for each byte
+    assert len(tokens) > 1
+    entries = tuple(TokenLogprob(-1.0, 1, ()) for _ in tokens)
+    answer = take(make_answers(tokenizer, logprobs=0), 0, news(tokens, logprobs=entries))
+    assert answer.logprobs is not None
+    parts = [by_id[token].token_bytes for by_id, token in zip(answer.logprobs, tokens, strict=True)]
+    assert b"".join(parts).decode() == "\U0001f9ff"
+    special = min(tokenizer.special_ids)
+    assert tokenizer.token_bytes(special).decode() == tokenizer.token_text(special)

@@ -156,6 +156,12 @@ def test_a_marked_end_in_a_users_text_is_just_left_out(tokenizer: Tokenizer) -> 
     )
 
 
+def test_no_head_of_an_answer_is_asked_for_when_a_message_is_continued(tokenizer: Tokenizer) -> None:
+    source = "{{ add_generation_prompt }}:{% for m in messages %}{{ m.content }}.{% endfor %}"
+    options = {"add_generation_prompt": True, "continue_final_message": True}
+    assert ours(tokenizer, source, [user("a"), assistant("b")], **options) == "False:a.b"
+
+
 @pytest.mark.parametrize("last", ["", " \n", [], [IMAGE], [text("a"), IMAGE], None])
 def test_a_final_message_without_text_at_its_end_cant_be_continued(tokenizer: Tokenizer, last: Any) -> None:
     with refused("continue_final_message", "text"):
@@ -257,6 +263,20 @@ def test_the_sandbox_holds(escape: str) -> None:
     except UserError:
         return
     assert shown in ("", "{}"), "it shows what it must not see"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set ns = namespace() %}{% set ns.__call__ = raise_exception %}",
+        "{{ namespace(__call__=raise_exception) }}",
+        "{{ namespace({'_x': 1}) }}",
+    ],
+)
+def test_a_namespace_has_public_names_only(source: str) -> None:
+    with refused("messages", "namespace"):
+        run(source)
+    assert run("{% set ns = namespace(a=1, self=2) %}{% set ns.b = 3 %}{{ ns.a }}{{ ns.self }}{{ ns.b }}") == "123"
 
 
 def test_a_sandboxed_value_shows_nothing_of_python() -> None:

@@ -35,6 +35,8 @@ class FakeChild:
     """A core process that is none."""
 
     def __init__(self) -> None:
+        self.pid = 0
+        self.pid = -1
         self.status: int | None = None
         self.is_stopped = False
 
@@ -89,6 +91,7 @@ def run(scenario: Scenario, folder: Path, monkeypatch: pytest.MonkeyPatch, first
             yield client, core
         finally:
             if not core.child.is_stopped:
+                core.child.status = core.child.status or 0  # it ends when asked
                 await client.close()
             core.close()
 
@@ -101,7 +104,7 @@ def run(scenario: Scenario, folder: Path, monkeypatch: pytest.MonkeyPatch, first
 
 @pytest.fixture
 def ready(tokenizer: Tokenizer) -> Ready:
-    return Ready(make_facts(tokenizer), 64, ("a line",), (1, 2))
+    return Ready(make_facts(tokenizer), 64, ("a line",), ())
 
 
 async def start(client: CoreClient, core: FakeCore) -> None:
@@ -133,6 +136,7 @@ def test_a_sequence_hears_its_own_news_until_its_last(
         await client.abort(("b",))
         assert await core.hear() == AbortRequests(("b",))
         await client.abort(())
+        core.child.status = 0
         await client.close()
         assert await core.hear() == Shutdown()
         assert core.child.is_stopped

@@ -162,7 +162,7 @@ def test_the_length_of_a_completion_is_checked(frontend: Frontend) -> None:
     ("generation", "defaults"),
     [
         (None, {}),
-        ({"max_new_tokens": 5, "eos_token_id": 3}, {}),
+        ({"max_new_tokens": 5, "eos_token_id": 3}, {"max_tokens": 5}),
         (
             {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "repetition_penalty": 1.05},
             {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "repetition_penalty": 1.05},

@@ -80,6 +80,28 @@ def test_a_name_between_a_templates_brackets_makes_no_special_token(literal: Lit
 
 
 @pytest.mark.parametrize(
+    ("before", "text", "after"),
+    [
+        ("<|im_", "end|> and more", ""),
+        ("<", "|im_end|>", ""),
+        ("", "more and <|im_ ", "end|>"),
+        ("", " <", "|im_end|>"),
+    ],
+)
+def test_a_text_beside_a_templates_own_makes_no_special_token(
+    literal: LiteralText, before: str, text: str, after: str
+) -> None:
+    assert real_specials(literal, before + literal.seal(text).strip() + after) == []
+
+
+@pytest.mark.parametrize("text", ["> a", "a <", "<", "|im_end|"])
+def test_a_seam_beside_a_real_token_leaves_it_real(literal: LiteralText, text: str) -> None:
+    sealed = literal.seal(text)
+    assert SEAM in sealed
+    assert real_specials(literal, f"<|im_end|>{sealed}<|im_start|>") == ["<|im_end|>", "<|im_start|>"]
+
+
+@pytest.mark.parametrize(
     "text", ["", "Hello, world!", "auto", "im", "end", "user", "1", "  spaced  ", "a > b", "[x]"]
 )
 def test_ordinary_text_stays_as_it_is(literal: LiteralText, text: str) -> None:

@@ -50,7 +50,11 @@ def load(pool: FakePool, *params: str, monkeypatch: pytest.MonkeyPatch) -> list[
     monkeypatch.setattr(module, "PreprocessPool", lambda *args, **kwargs: pool)
     loader = MediaLoader(MediaConfig(), pool.folder)
     parts = [ImagePart("data:image/png;base64,AAAA", param) for param in params]
-    return asyncio.run(asyncio.wait_for(loader.load(parts, SPEC), 5))
+
+    async def fetch_and_process() -> list[ProcessedItem]:
+        return await loader.process(await loader.fetch(parts), parts, SPEC)
+
+    return asyncio.run(asyncio.wait_for(fetch_and_process(), 5))
 
 
 def test_items_come_in_the_order_of_their_parts(pool: FakePool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +76,6 @@ def test_a_bad_source_is_named_before_any_worker_sees_it(pool: FakePool, monkeyp
     loader = MediaLoader(MediaConfig(), pool.folder)
     for source in ("ftp://example.com/a.png", "/etc/passwd", 5):
         with pytest.raises(UserError) as caught:
-            asyncio.run(loader.load([ImagePart(source, "messages[0].content[0].image")], SPEC))
+            asyncio.run(loader.fetch([ImagePart(source, "messages[0].content[0].image")]))
         assert caught.value.param == "messages[0].content[0].image"
     assert pool.seen == []

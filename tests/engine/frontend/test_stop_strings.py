@@ -88,6 +88,12 @@ def test_before_an_answer_may_stop_a_stop_string_is_text() -> None:
     assert strings.add("ND", may_stop=True) == ("", "END")  # only its last character needs leave
 
 
+def test_a_stop_string_that_was_just_text_may_be_the_beginning_of_another() -> None:
+    strings = StopStrings(["aba"], keeps_stop=False)
+    assert strings.add("aba", may_stop=False) == ("ab", None)
+    assert strings.add("ba", may_stop=True) == ("", "aba")
+
+
 def test_a_long_stop_string_and_text_that_nearly_is_one_take_a_moment() -> None:
     strings = StopStrings(["a" * 1_000_000 + "b"], keeps_stop=False)
     started = time.perf_counter()
