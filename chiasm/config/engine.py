@@ -108,6 +108,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             refuse("kv_cache_memory_bytes", self.kv_cache_memory_bytes, "at least 1")
         if self.encoder_cache_tokens < 0:
             refuse("encoder_cache_tokens", self.encoder_cache_tokens, "at least 0")
+        if not 0 <= self.seed < 2**63:
+            refuse("seed", self.seed, "in [0, 2**63)")
         if not 0 < self.gpu_memory_utilization <= 1:
             refuse("gpu_memory_utilization", self.gpu_memory_utilization, "in (0, 1]")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -13,7 +14,7 @@ import msgspec
 from tqdm import tqdm
 
 from chiasm.engine.frontend.answers import merge_output
-from chiasm.errors import EngineDeadError, UserError
+from chiasm.errors import EngineDeadError, UserError, refuse
 from chiasm.llm.inputs import as_conversations, as_prompts
 from chiasm.llm.serving import AsyncLLM
 from chiasm.llm.settings import engine_config
@@ -60,6 +61,9 @@ class LLM:
         except BaseException:
             self._stop_loop()
             raise
+        # A script that just ends must not leave the loop's work half done; the reference is weak, so that an LLM
+        # which nobody holds can go before.
+        self._close_at_exit = weakref.finalize(self, _close, self._engine, self._loop, self._thread)
 
     def generate(
         self,
@@ -143,9 +147,7 @@ class LLM:
 
     def close(self) -> None:
         """Stop the engine. May be called twice."""
-        if self._thread.is_alive():
-            self._run(self._engine.shutdown())
-            self._stop_loop()
+        self._close_at_exit()
 
     def __enter__(self) -> Self:
         return self
@@ -199,6 +201,9 @@ class LLM:
         if params is None:
             params = self.default_sampling_params()
         each = [params] * count if isinstance(params, SamplingParams) else list(params)
+        for own in each:
+            if not isinstance(own, SamplingParams):
+                refuse("sampling_params", type(own).__name__, "SamplingParams, one for all prompts or one for each")
         if len(each) != count:
             raise UserError(f"sampling_params has {len(each)} entries for {count} prompts.", param="sampling_params")
         drawn = [self._seeds.randrange(MAX_SEED) for _ in each]
@@ -220,6 +225,15 @@ class LLM:
             raise
 
     def _stop_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        _stop_loop(self._loop, self._thread)
+
+
+def _close(engine: AsyncLLM, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    asyncio.run_coroutine_threadsafe(engine.shutdown(), loop).result()
+    _stop_loop(loop, thread)
+
+
+def _stop_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()

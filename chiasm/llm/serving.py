@@ -192,9 +192,11 @@ class AsyncLLM:
         news: _News = asyncio.Queue()
         names = [request.request_id for request in requests]
         ended: set[int] = set()
+        num_added = 0
         try:
             for index, request in enumerate(requests):
                 await self._add(index, request, lease, news)
+                num_added += 1
             while len(ended) < len(requests):
                 index, delta = await news.get()
                 output = answers.take(index, delta)
@@ -206,7 +208,9 @@ class AsyncLLM:
                     if delta.finish_reason is None:  # a stop string, which the core knows nothing of
                         await self._client.abort((names[index],))
         finally:
-            await self._client.abort(tuple(names[index] for index in answers.unfinished()))
+            for _ in range(num_added, len(requests)):
+                lease.release()
+            await self._client.abort(tuple(names[index] for index in answers.unfinished() if index < num_added))
 
     async def wait_dead(self) -> str:
         """Wait until the engine has stopped by itself; returns why."""
@@ -217,13 +221,18 @@ class AsyncLLM:
         await self._processes.stop()
 
     async def _load(self, parts: Sequence[ImagePart], spec: PatchProcessorSpec) -> list[ProcessedItem]:
-        """Load images, with room for the largest that they can be reserved first and cut to what they are after."""
+        """Load images, with room reserved for the largest that they can be and cut to what they are after.
+
+        Room is taken only when their bytes are here, so that nobody waits for somebody else's slow host.
+        """
         if not parts:
             return []
-        reserved = len(parts) * spec.max_bytes
+        loader = self._processes.loader
+        sources = await loader.fetch(parts)
+        reserved = self._gauge.estimate(len(parts) * spec.max_bytes)
         await self._gauge.reserve(reserved)
         try:
-            items = await self._processes.loader.load(parts, spec)
+            items = await loader.process(sources, parts, spec)
         except BaseException:
             self._gauge.release(reserved)
             raise

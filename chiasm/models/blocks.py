@@ -49,6 +49,19 @@ def require_setting(where: str, key: str, value: object, supported: Iterable[obj
         )
 
 
+def require_positive(where: str, config: msgspec.Struct, keys: Iterable[str]) -> None:
+    """Refuse sizes that are no sizes.
+
+    Raises:
+        UserError: naming the setting.
+    """
+    for key in keys:
+        if getattr(config, key) < 1:
+            raise UserError(
+                f"{key}={getattr(config, key)} in the checkpoint's {where} must be at least 1.", param="model"
+            )
+
+
 def known_token_ids(token_ids: int | Sequence[int], vocab_size: int) -> tuple[int, ...]:
     """One token id or several of a checkpoint's config, without those that the model does not have.
 
@@ -103,11 +116,16 @@ def read_patch_processor(processor: dict[str, Any], defaults: PatchProcessorSpec
     for key in ("patch_size", "merge_size", "temporal_patch_size"):
         require_setting(where, key, processor.get(key, getattr(defaults, key)), [getattr(defaults, key)])
     size = processor.get("size") or {}
-    return msgspec.structs.replace(
-        defaults,
-        min_pixels=processor.get("min_pixels") or size.get("shortest_edge") or defaults.min_pixels,
-        max_pixels=processor.get("max_pixels") or size.get("longest_edge") or defaults.max_pixels,
-    )
+    limits = {
+        "min_pixels": processor.get("min_pixels") or size.get("shortest_edge") or defaults.min_pixels,
+        "max_pixels": processor.get("max_pixels") or size.get("longest_edge") or defaults.max_pixels,
+    }
+    for key, value in limits.items():
+        if type(value) is not int or value < 1:
+            raise UserError(
+                f"{key}={shorten(value)} in the checkpoint's {where} must be a whole number.", param="model"
+            )
+    return msgspec.structs.replace(defaults, **limits)
 
 
 def read_normalisation(processor: dict[str, Any]) -> PixelNormalisation:

@@ -35,6 +35,7 @@ from chiasm.models.blocks import (
     read_config,
     read_normalisation,
     read_patch_processor,
+    require_positive,
     require_setting,
 )
 from chiasm.models.entry import BuildContext, ModelEntry, RopePositions
@@ -160,6 +161,8 @@ def _check_config(config: Config) -> None:
     require_setting("text config", "use_sliding_window", text.use_sliding_window, [False])
     for layer_type in text.layer_types:
         require_setting("text config", "layer_types", layer_type, ["full_attention"])
+    require_positive("vision_config", vision, ("depth", "hidden_size", "num_heads", "patch_size", "window_size"))
+    require_positive("text config", text, ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads"))
     if vision.hidden_size % vision.num_heads or text.hidden_size % text.num_attention_heads:
         raise UserError(
             "hidden_size of the checkpoint's config does not divide by its attention heads.", param="model"

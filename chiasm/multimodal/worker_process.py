@@ -76,6 +76,8 @@ class WorkerProcess:
             UserError: if the worker dies of it or takes too long; the next job finds a new worker.
             WorkerStartError: if no worker can be started.
         """
+        if self._connection and self._child and self._child.poll() is not None:
+            self._replace()  # it ended between jobs: not this picture's fault
         connection = self._connection or await self._connect()
         try:
             async with asyncio.timeout(self._job_timeout):

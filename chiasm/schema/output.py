@@ -73,11 +73,21 @@ class EngineStats(msgspec.Struct, frozen=True):
 
 
 class Logprob(msgspec.Struct, frozen=True):
-    """Log-probability of one token, with its text."""
+    """Log-probability of one token.
+
+    Attributes:
+        logprob: in nats.
+        rank: 1 for the likeliest token of the vocabulary.
+        decoded_token: its text alone; U+FFFD where its bytes are no whole character.
+        token_bytes: its bytes, of which characters that several tokens make up can be put together.
+        is_special: whether it is no text.
+    """
 
     logprob: float
     rank: int
     decoded_token: str
+    token_bytes: bytes = b""
+    is_special: bool = False
 
 
 class CompletionOutput(msgspec.Struct):

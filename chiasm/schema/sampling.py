@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
+from typing import SupportsIndex
 
 import msgspec
 
 from chiasm.errors import UserError, refuse
 
 MAX_STOP_STRINGS = 16
+MAX_STOP_LENGTH = 1000
 MAX_LOGPROBS = 20
 MAX_N = 16
 MAX_SEED = 2**63 - 1
 _MIN_TEMPERATURE = 0.01
+_WHOLE = ("n", "top_k", "seed", "max_tokens", "min_tokens", "logprobs")
+_OPTIONAL = ("seed", "max_tokens", "logprobs")
+_REAL = ("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "min_p")
+_FLAGS = ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output")
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,19 +68,54 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     include_stop_str_in_output: bool = False
 
     def __post_init__(self) -> None:
-        """Normalise the forms that users write (``stop="x"``, ``stop=None``) and check every range."""
-        force = msgspec.structs.force_setattr
-        stop: object = self.stop
-        force(self, "stop", (stop,) if isinstance(stop, str) else tuple(self.stop or ()))
-        force(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
-        if 0 < self.temperature < _MIN_TEMPERATURE:
-            force(self, "temperature", _MIN_TEMPERATURE)
+        """Normalise the forms that users write (``stop="x"``, ``stop=None``, numpy's numbers), and check all."""
+        _normalise(self)
         _check(self)
 
     @property
     def is_greedy(self) -> bool:
         """Whether the likeliest token is always taken."""
         return self.temperature == 0
+
+
+def _normalise(p: SamplingParams) -> None:
+    """Give every field its own type: what is sent to the core is decoded strictly there."""
+    force = msgspec.structs.force_setattr
+    for name in _WHOLE:
+        value = getattr(p, name)
+        if not (value is None and name in _OPTIONAL):
+            force(p, name, _as_int(name, value))
+    for name in _REAL:
+        force(p, name, _as_float(name, getattr(p, name)))
+    for name in _FLAGS:
+        if not isinstance(getattr(p, name), bool):
+            refuse(name, getattr(p, name), "true or false")
+    stop: object = p.stop
+    stops = (stop,) if isinstance(stop, str) else tuple(p.stop or ())
+    for text in stops:
+        if not isinstance(text, str) or not 0 < len(text) <= MAX_STOP_LENGTH:
+            refuse("stop", text, f"strings of 1 to {MAX_STOP_LENGTH} characters")
+    force(p, "stop", stops)
+    force(p, "stop_token_ids", tuple(_as_int("stop_token_ids", token_id) for token_id in p.stop_token_ids or ()))
+    if 0 < p.temperature < _MIN_TEMPERATURE:
+        force(p, "temperature", _MIN_TEMPERATURE)
+
+
+def _as_int(name: str, value: object) -> int:
+    is_whole = isinstance(value, SupportsIndex) and not isinstance(value, bool)
+    number = value.__index__() if is_whole else None  # type: ignore[attr-defined]  # as checked
+    if number is None or abs(number) > MAX_SEED:
+        refuse(name, value, "a whole number of at most 63 bits")
+    return int(number)
+
+
+def _as_float(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return refuse(name, value, "a number")
+    try:
+        return float(value)
+    except OverflowError:
+        return refuse(name, value, "a number that a double can hold")
 
 
 def _check_float(name: str, value: float, low: float, high: float, limit: str) -> None:
@@ -104,14 +146,10 @@ def _check_lengths(p: SamplingParams) -> None:
         refuse("max_tokens", p.max_tokens, "at least 1")
     if p.min_tokens < 0 or (p.max_tokens is not None and p.min_tokens > p.max_tokens):
         refuse("min_tokens", p.min_tokens, f"in [0, max_tokens={p.max_tokens}]")
-    if p.seed is not None and not -MAX_SEED <= p.seed <= MAX_SEED:
-        refuse("seed", p.seed, "a 64-bit integer")
     if p.logprobs is not None and not 0 <= p.logprobs <= MAX_LOGPROBS:
         refuse("logprobs", p.logprobs, f"in [0, {MAX_LOGPROBS}]")
     if len(p.stop) > MAX_STOP_STRINGS:
         refuse("stop", f"{len(p.stop)} strings", f"at most {MAX_STOP_STRINGS} strings")
-    if any(not s for s in p.stop):
-        refuse("stop", "", "non-empty strings")
 
 
 def check_token_ids(param: str, token_ids: Sequence[int], vocab_size: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,6 +19,7 @@ _MAX_ERRORS = 10  # entries of a validation error that are shown
 # A decoded value takes up to 50 times as much memory as its JSON, so values are bounded as bytes are: enough for the
 # token ids of the longest contexts. They are counted by these marks, which are rare in texts and absent in pictures.
 _MAX_VALUES = 2_000_000
+_MAX_EXPLAINED = 1 << 20  # bytes of a broken body that is looked at again to say what is wrong
 _MARKS = (b",", b"[", b"{")
 
 R = TypeVar("R", bound=GenerationRequest)
@@ -71,10 +73,30 @@ def _decode(body: bytes) -> dict[str, Any]:
         value = msgspec.json.decode(body)
     except (msgspec.MsgspecError, RecursionError) as error:
         # msgspec is strict: NaN, Infinity, numbers beyond a double and lone surrogates end here.
+        _refuse_non_finite(body)
         raise UserError(f"The body is not valid JSON: {error}.") from error
     if not isinstance(value, dict):
         raise UserError("The body must be a JSON object.")
     return value
+
+
+def _refuse_non_finite(body: bytes) -> None:
+    """Name the field that is NaN or Infinity, which some clients write though JSON has neither."""
+    if len(body) > _MAX_EXPLAINED:
+        return
+    try:
+        fields = json.loads(body, parse_constant=_NonFinite)
+    except (ValueError, RecursionError):
+        return
+    for name, value in fields.items() if isinstance(fields, dict) else ():
+        if isinstance(value, _NonFinite):
+            raise UserError(f"{name[:80]} must be a finite number, got {value}.", param=name[:80])
+
+
+class _NonFinite(str):
+    """What JSON has no word for, as it was written."""
+
+    __slots__ = ()
 
 
 def _validate(model: type[R], fields: dict[str, Any]) -> R:

@@ -35,17 +35,27 @@ def completion_logprobs(answer: CompletionOutput, offset: int) -> CompletionLogp
     offsets = []
     for entry in chosen:
         offsets.append(offset)
-        offset += len(entry.decoded_token)
+        offset += 0 if entry.is_special else len(entry.decoded_token)
     return CompletionLogprobs(
         text_offset=offsets,
         token_logprobs=[_finite(entry.logprob) for entry in chosen],
-        tokens=[entry.decoded_token for entry in chosen],
-        top_logprobs=[{e.decoded_token: _finite(e.logprob) for e in likely.values()} for likely in answer.logprobs],
+        tokens=[_name(entry) for entry in chosen],
+        top_logprobs=[{_name(e): _finite(e.logprob) for e in likely.values()} for likely in answer.logprobs],
     )
 
 
 def _fields(entry: Logprob) -> tuple[str, float, list[int]]:
-    return entry.decoded_token, _finite(entry.logprob), list(entry.decoded_token.encode())
+    return entry.decoded_token, _finite(entry.logprob), list(entry.token_bytes)
+
+
+def _name(entry: Logprob) -> str:
+    r"""A token in the completions' form: its text, or, as OpenAI writes it, ``bytes:\xe2\x98`` where it has none.
+
+    Tokens are keys there, and many have the text U+FFFD.
+    """
+    if "\ufffd" not in entry.decoded_token:
+        return entry.decoded_token
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in entry.token_bytes)
 
 
 def _top(likely: dict[int, Logprob], num_top: int) -> list[Logprob]:

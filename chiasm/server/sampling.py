@@ -23,7 +23,7 @@ def chat_sampling(request: ChatRequest, defaults: Mapping[str, Any]) -> Sampling
         UserError: for a value out of range.
     """
     given = _given(request)
-    given["max_tokens"] = request.max_completion_tokens or request.max_tokens
+    given["max_tokens"] = request.max_completion_tokens or request.max_tokens or defaults.get("max_tokens")
     given["logprobs"] = (request.top_logprobs or 0) if request.logprobs else None
     return SamplingParams(**{**defaults, **given})
 
@@ -35,7 +35,7 @@ def completion_sampling(request: CompletionRequest, defaults: Mapping[str, Any])
         UserError: for a value out of range.
     """
     given = _given(request)
-    given["max_tokens"] = request.max_tokens or _COMPLETION_MAX_TOKENS
+    given["max_tokens"] = request.max_tokens or defaults.get("max_tokens", _COMPLETION_MAX_TOKENS)
     given["logprobs"] = request.logprobs
     return SamplingParams(**{**defaults, **given})
 

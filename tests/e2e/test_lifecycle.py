@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
 from chiasm import LLM, SamplingParams
-from chiasm.config.engine import EngineConfig
+from chiasm.config.engine import EngineConfig, MediaConfig
 from chiasm.dist import runtime_dir
 from chiasm.errors import EngineDeadError, UserError
 from chiasm.llm.serving import AsyncLLM
+from chiasm.schema.chat import ImagePart
+from chiasm.schema.output import SequenceDelta
 from tests.checkpoints import SavedModel
+from tests.e2e.pictures import photograph
+from tests.e2e.reference import image_prompt
 
 LONG = SamplingParams(temperature=0, max_tokens=4000, ignore_eos=True)
 
@@ -99,6 +106,62 @@ def test_shutting_down_tells_requests_in_flight_and_may_be_repeated(
 
     asyncio.run(run())
     assert_nothing_stays(folders)
+
+
+def test_a_request_that_cannot_be_sent_leaves_nothing_behind(
+    qwen2_5_vl: SavedModel, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture = ImagePart(photograph(size=(60, 60)), "image")
+
+    async def run() -> None:
+        engine = await AsyncLLM.start(config(qwen2_5_vl))
+        prompt = await engine.prepare_completion(image_prompt(1), images=[picture])
+        sent = []
+
+        async def send_one_only(message: object) -> None:
+            if sent:
+                raise OverflowError("can't serialize this")
+            sent.append(message)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(engine._client, "_send", send_one_only)
+            with pytest.raises(OverflowError):
+                await anext(engine.generate(prompt, SamplingParams(n=3, temperature=1), "r"))
+        assert list(engine._client._listeners) == [sent[0].request.request_id], "only what was sent is waited for"
+        engine._client._deliver(SequenceDelta(sent[0].request.request_id, finish_reason="abort"))
+        assert list(folders[0].glob("*.pixels")) == []
+        assert engine._gauge._reserved == 0
+        await engine.shutdown()
+
+    asyncio.run(run())
+
+
+def test_a_slow_host_keeps_nobody_elses_images_waiting(qwen2_5_vl: SavedModel) -> None:
+    """Room for pixels is taken when their bytes are here, not while somebody downloads them."""
+
+    async def run() -> None:
+        host = f"127.0.0.1:{silent.getsockname()[1]}"
+        media = MediaConfig(allowed_media_hosts=(host,), fetch_timeout=30, max_pixel_bytes_in_flight=10**6)
+        engine = await AsyncLLM.start(config(qwen2_5_vl, media=media))
+        slow = [ImagePart(f"http://{host}/{index}.png", "image") for index in range(8)]
+        waiting = asyncio.create_task(engine.prepare_completion(image_prompt(8), images=slow))
+        await asyncio.sleep(0.1)
+        picture = ImagePart(photograph(size=(60, 60)), "image")
+        prompt = await asyncio.wait_for(engine.prepare_completion(image_prompt(1), images=[picture]), 10)
+        await engine.release(prompt)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await engine.shutdown()
+
+    with socket.create_server(("127.0.0.1", 0), backlog=32) as silent:  # it never answers those who connect
+        asyncio.run(run())
+
+
+def test_a_script_may_just_end(qwen2_5_vl: SavedModel) -> None:
+    code = f"from chiasm import LLM, SamplingParams\nllm = LLM({str(qwen2_5_vl.folder)!r})\n"
+    code += "print(len(llm.generate('Hi', SamplingParams(max_tokens=3, ignore_eos=True), use_tqdm=False)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
 def test_a_closed_llm_says_so(qwen2_5_vl: SavedModel, folders: list[Path]) -> None:

@@ -157,9 +157,11 @@ class FakeEngine:
 
 def _likely(position: int, word: str, num_top: int) -> dict[int, Logprob]:
     """The sampled token, never among the likeliest, and ``num_top`` likelier ones, one of them impossible."""
-    entries = {10 + position: Logprob(-2.5, 7, word)}
+    entries = {10 + position: Logprob(-2.5, 7, word, word.encode())}
     for rank in range(num_top):
-        entries[500 + rank] = Logprob(-0.5 * (rank + 1) if rank < 3 else float("-inf"), rank + 1, f"t{rank}")
+        entries[500 + rank] = Logprob(
+            -0.5 * (rank + 1) if rank < 3 else float("-inf"), rank + 1, f"t{rank}", f"t{rank}".encode()
+        )
     return entries
 
 

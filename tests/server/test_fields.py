@@ -49,11 +49,11 @@ def test_decoding_parameters(
 
 
 def test_the_checkpoint_recommends_and_the_request_decides(server: RunningServer, engine: FakeEngine) -> None:
-    engine.default_sampling = {"temperature": 0.5, "top_k": 20}
+    engine.default_sampling = {"temperature": 0.5, "top_k": 20, "max_tokens": 3}
     server.chat()
     server.chat(temperature=0.7, top_k=-1, max_tokens=2)
     assert engine.sampling == [
-        SamplingParams(temperature=0.5, top_k=20, max_tokens=None),
+        SamplingParams(temperature=0.5, top_k=20, max_tokens=3),
         SamplingParams(temperature=0.7, top_k=-1, max_tokens=2),
     ]
 

@@ -75,11 +75,16 @@ class Answer:
 
     def _logprobs(self, token_id: int, entry: TokenLogprob) -> dict[int, Logprob]:
         """The sampled token first, then the likeliest ones, best first."""
-        text_of = self._tokenizer.token_text
-        by_id = {token_id: Logprob(entry.logprob, entry.rank, text_of(token_id))}
+        by_id = {token_id: self._logprob(token_id, entry.logprob, entry.rank)}
         for rank, (top_id, logprob) in enumerate(entry.top, start=1):
-            by_id.setdefault(top_id, Logprob(logprob, rank, text_of(top_id)))
+            if top_id not in by_id:
+                by_id[top_id] = self._logprob(top_id, logprob, rank)
         return by_id
+
+    def _logprob(self, token_id: int, logprob: float, rank: int) -> Logprob:
+        tokenizer = self._tokenizer
+        is_special = token_id in tokenizer.special_ids
+        return Logprob(logprob, rank, tokenizer.token_text(token_id), tokenizer.token_bytes(token_id), is_special)
 
 
 class Answers:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,6 +59,7 @@ class CoreClient:
         self._listeners: dict[str, Callable[[SequenceDelta], None]] = {}
         self._reading: asyncio.Task[None] | None = None
         self._died = asyncio.Event()
+        self._rank_pids: tuple[int, ...] = ()
         self.stats = EngineStats()
         self.death: str | None = None
 
@@ -76,6 +78,7 @@ class CoreClient:
             self.death = message.message
             raise UserError(message.message) if message.is_user_error else EngineDeadError(message.message)
         assert isinstance(message, Ready), message
+        self._rank_pids = message.rank_pids
         self._reading = asyncio.create_task(self._read())
         return message
 
@@ -83,7 +86,11 @@ class CoreClient:
         """Send a sequence; ``listener`` is called with each of its deltas, in this event loop, until its last one."""
         self._check()
         self._listeners[request.request_id] = listener
-        await self._send(AddRequest(request))
+        try:
+            await self._send(AddRequest(request))
+        except BaseException:
+            self._listeners.pop(request.request_id, None)
+            raise
 
     async def abort(self, request_ids: tuple[str, ...]) -> None:
         """Have the core forget sequences; their last delta still comes."""
@@ -114,15 +121,26 @@ class CoreClient:
             if reading is not None:
                 await self._ask_to_end(self._child)
             self._child.stop(grace=0.5)
+            self._kill_ranks_left_by(self._child)
         self._socket.close()
         self._context.term()
+
+    def _kill_ranks_left_by(self, core: Child) -> None:
+        """A core that had to be killed leaves its ranks to see for themselves, which one that is stuck does not."""
+        if core.poll() != 0:
+            for pid in set(self._rank_pids) - {core.pid}:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     async def _ask_to_end(self, child: Child) -> None:
         # Not _send: a core that is ending has no ear any more.
         with contextlib.suppress(zmq.Again):
             await self._socket.send(self._encoder.encode(Shutdown()), zmq.NOBLOCK)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(child.wait, _STOP_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_SECONDS):
+                # Not in a thread, of which there are no new ones when the interpreter is ending.
+                while child.poll() is None:  # noqa: ASYNC110  # a process has no event to wait for
+                    await asyncio.sleep(0.01)
 
     async def _read(self) -> None:
         while self.death is None:

@@ -186,6 +186,8 @@ def _default_sampling(folder: Path) -> dict[str, Any]:
     defaults = {key: generation[key] for key in _DEFAULT_KEYS if generation.get(key) is not None}
     if generation.get("do_sample") is False:
         defaults["temperature"] = 0.0
+    if generation.get("max_new_tokens") is not None:
+        defaults["max_tokens"] = generation["max_new_tokens"]
     try:
         SamplingParams(**defaults)
     except (UserError, TypeError) as error:

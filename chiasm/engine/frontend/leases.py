@@ -22,6 +22,14 @@ class PixelGauge:
         self._reserved = 0
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
 
+    def estimate(self, most_bytes: int) -> int:
+        """What to reserve for a request whose size is not known yet.
+
+        Most pictures are far smaller than they may be: with a quarter of the limit at most, a few requests of many
+        pictures can be prepared side by side instead of each waiting until it is alone.
+        """
+        return min(most_bytes, self._limit // 4)
+
     async def reserve(self, num_bytes: int) -> None:
         """Return once there is room, with the room taken; ``release`` gives it back."""
         if not self._waiting and self._fits(num_bytes):

@@ -38,6 +38,9 @@ class PromptBuilder:
         tokenizer: of the model.
         template: its chat template, if it has one.
         facts: of the model.
+
+    Raises:
+        UserError: if the tokenizer is not that of the model.
     """
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, facts: ModelFacts) -> None:
@@ -45,6 +48,7 @@ class PromptBuilder:
         self._template = template
         self._facts = facts
         media_texts = [tokenizer.token_text(token_id) for token_id in facts.media_token_ids]
+        _check_media_tokens(tokenizer, facts.media_token_ids)
         self._literal = LiteralText([*tokenizer.special_texts, *media_texts])
         self._media_pattern = any_of(media_texts)
 
@@ -169,6 +173,22 @@ class PromptBuilder:
         if found is not None:
             _refuse_media_text(found.group(), param)
         return self._literal.seal(text)
+
+
+def _check_media_tokens(tokenizer: Tokenizer, token_ids: Iterable[int]) -> None:
+    """Refuse a tokenizer that is not this model's: no image could find its place.
+
+    Raises:
+        UserError: naming the token.
+    """
+    for token_id in token_ids:
+        text = tokenizer.token_text(token_id)
+        if not text or tokenizer.encode(text) != [token_id]:
+            raise UserError(
+                f"the checkpoint's tokenizer does not have the model's media token {token_id}: "
+                "is its tokenizer.json missing or another model's?",
+                param="model",
+            )
 
 
 def _field(key: object) -> str:

@@ -14,6 +14,12 @@ from tokenizers import Tokenizer as FastTokenizer
 from chiasm.config.checkpoint import read_json
 from chiasm.errors import UserError
 
+# How byte-level vocabularies write bytes: printable ones as themselves, the others as characters from U+0100 on
+# (Radford et al. 2019, GPT-2, its encoder.py).
+_PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_HIDDEN = [byte for byte in range(256) if byte not in _PRINTABLE]
+_BYTE_OF_CHAR = {chr(byte): byte for byte in _PRINTABLE} | {chr(0x100 + i): byte for i, byte in enumerate(_HIDDEN)}
+
 
 class Tokenizer:
     """Text to token ids and back. It may be used from several threads, and lets others run while it encodes.
@@ -33,7 +39,9 @@ class Tokenizer:
         self._fast = fast
         self._lock = threading.Lock()  # whether special tokens are literal is a state of the tokenizer
         self.vocab_size = 1 + max(fast.get_vocab(with_added_tokens=True).values())
-        special = {i: token.content for i, token in fast.get_added_tokens_decoder().items() if token.special}
+        added = fast.get_added_tokens_decoder()
+        self._added_ids = frozenset(added)
+        special = {i: token.content for i, token in added.items() if token.special}
         self.special_ids = frozenset(special)
         self.special_texts = tuple(special.values())
         self.token_text = lru_cache(maxsize=4096)(self._token_text)
@@ -69,6 +77,13 @@ class Tokenizer:
                 return list(self._fast.encode_batch_fast([text], add_special_tokens=False)[0].ids)
         except (TypeError, UnicodeEncodeError) as error:
             raise UserError("the text is not valid Unicode: it has half of a surrogate pair.") from error
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token stands for, also where they are no whole character."""
+        written = self._fast.id_to_token(token_id) or ""
+        if token_id not in self._added_ids and all(char in _BYTE_OF_CHAR for char in written):
+            return bytes(_BYTE_OF_CHAR[char] for char in written)
+        return self.token_text(token_id).encode()
 
     def _token_text(self, token_id: int) -> str:
         return self.decode([token_id], skip_special_tokens=False)
