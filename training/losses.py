@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from chiasm.evals.charts.words import COLOURS, LABELS
 from training.forward import text, tower
 from training.model import TOWER_WIDTH, WIDTH
-from training.stream import CHARS, NOT_ASKED, Batch
+from training.stream import CHARS, NOT_ASKED, NUM_PLACES, Batch
 from training.tokens import Speech
 
 _NONE_WEIGHT = 0.2
@@ -28,16 +28,21 @@ class Heads(nn.Module):
     def __init__(self, speech: Speech) -> None:
         super().__init__()
         self.chars = nn.Linear(TOWER_WIDTH, 2 * (len(CHARS) + 1))
+        self.places = nn.Linear(TOWER_WIDTH, 2 * NUM_PLACES)
         self.digits = nn.Linear(WIDTH, 3 * _NUM_DIGITS)
         self.names = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
         self.patch_facts = nn.Linear(TOWER_WIDTH, len(LABELS) + len(COLOURS) + 3 * _NUM_DIGITS)
         nn.init.normal_(self.chars.weight, std=0.02)
+        nn.init.normal_(self.places.weight, std=0.02)
         nn.init.normal_(self.digits.weight, std=0.02)
         nn.init.normal_(self.patch_facts.weight, std=0.02)
         with torch.no_grad():
             self.names.weight.copy_(torch.cat((torch.eye(WIDTH), torch.eye(WIDTH))))
         self.label_ids = [speech.encode(label)[0] for label in LABELS]
         self.colour_ids = [speech.encode(colour)[0] for colour in COLOURS]
+        self.name_of = torch.full((speech.tokenizer.get_vocab_size(),), NOT_ASKED)
+        self.name_of[self.label_ids] = torch.arange(len(LABELS))
+        self.name_of[self.colour_ids] = len(LABELS) + torch.arange(len(COLOURS))
 
 
 class Losses(NamedTuple):
@@ -47,6 +52,7 @@ class Losses(NamedTuple):
     chars: Tensor
     facts: Tensor
     answers: Tensor
+    pointing: Tensor
 
 
 def mask_of(segments: Tensor, dtype: torch.dtype) -> Tensor:
@@ -57,16 +63,16 @@ def mask_of(segments: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(allowed.shape, dtype=dtype).masked_fill_(~allowed, float("-inf"))[:, None]
 
 
-def answers(model: Any, batch: Batch, tokens: Tensor, speech: Speech) -> tuple[Tensor, Tensor]:
-    """Logits where a part of an answer comes next, and that part."""
+def answers(model: Any, batch: Batch, tokens: Tensor, speech: Speech) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Logits where a part of an answer comes next, that part, and the scores of the heads that point."""
     table = model.model.language_model.embed_tokens.weight
     ids, segments = torch.from_numpy(batch.ids), torch.from_numpy(batch.segments)
     is_picture = ((ids == speech.image_pad) & (segments == 0))[..., None]
     x = F.embedding(ids, table).masked_scatter(is_picture, tokens)
-    hidden = text(model, x, torch.from_numpy(batch.places), mask_of(segments, x.dtype))
+    hidden, pointing = text(model, x, torch.from_numpy(batch.places), mask_of(segments, x.dtype))
     targets = torch.from_numpy(batch.targets)
     asked = targets != NOT_ASKED
-    return (hidden[asked] @ table.T).float(), targets[asked]
+    return (hidden[asked] @ table.T).float(), targets[asked], pointing
 
 
 def encode(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -75,28 +81,80 @@ def encode(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     return tower(model, pixels, batch.rows, batch.columns)
 
 
-def losses(model: Any, heads: Heads, batch: Batch, speech: Speech, dense_weight: float) -> Losses:
-    """The loss of a batch."""
+def scaffold(model: Any, heads: Heads, batch: Batch, tokens: Tensor) -> Tensor:
+    """[B * F, m, d] what a perfect tower would write into its tokens, as strong as what it writes now.
+
+    It is the sum of the directions along which the heads read the facts. With it the language model learns to look
+    things up while the tower still reads badly; it is faded out.
+    """
+    facts = torch.from_numpy(batch.facts)
+    known = facts[..., 0] != NOT_ASKED
+    table = model.model.language_model.embed_tokens.weight
+    own = facts[known]
+    labels, colours = heads.names.weight.split(WIDTH)
+    has_colour = (own[:, 1] != NOT_ASKED)[:, None]
+    parts = [table[heads.label_ids][own[:, 0]] @ labels, table[heads.colour_ids][own[:, 1].clamp(min=0)] @ colours]
+    parts[1] = parts[1] * has_colour
+    parts += [heads.digits.weight[own[:, 2 + place] + place * _NUM_DIGITS] for place in range(3)]
+    ideal = torch.stack([F.normalize(part, dim=-1) for part in parts]).sum(0)
+    ideal = F.normalize(ideal, dim=-1) * tokens[known].norm(dim=-1, keepdim=True)
+    return torch.zeros_like(tokens).masked_scatter(known[..., None], ideal.detach().to(tokens.dtype))
+
+
+def losses(
+    model: Any, heads: Heads, batch: Batch, speech: Speech, dense_weight: float, help_weight: float = 0.0
+) -> Losses:
+    """The loss of a batch; ``help_weight`` is that of the scaffold."""
     patches, tokens = encode(model, batch)
     chars = _char_loss(heads, patches, torch.from_numpy(batch.chars))
     known = torch.from_numpy(batch.facts)
     facts = (_fact_loss(model, heads, tokens, known) + _patch_fact_loss(heads, patches, known)) / 2
     dense = dense_weight * (chars + facts)
     if not (batch.targets != NOT_ASKED).any():
-        return Losses(dense, chars, facts, torch.zeros(()))
-    logits, targets = answers(model, batch, tokens, speech)
+        return Losses(dense, chars, facts, torch.zeros(()), torch.zeros(()))
+    if help_weight > 0:
+        # From no help to full help within a batch: what is learned with help is so carried over to none.
+        weights = torch.linspace(0, help_weight, len(tokens), dtype=tokens.dtype)[:, None, None]
+        tokens = tokens + weights * scaffold(model, heads, batch, tokens)
+    logits, targets, scores = answers(model, batch, tokens, speech)
     answer_loss = F.cross_entropy(logits, targets)
-    return Losses(dense + answer_loss, chars, facts, answer_loss)
+    pointing = _pointing_loss(heads, batch, scores[0], speech) + _relay_loss(heads, batch, scores[1])
+    return Losses(dense + answer_loss + dense_weight * pointing, chars, facts, answer_loss, pointing)
+
+
+def _pointing_loss(heads: Heads, batch: Batch, scores: Tensor, speech: Speech) -> Tensor:
+    """How little a label or colour in a question attends to the tokens of its element.
+
+    Binding a question to a place is learned very late from answers alone, even where the tower reads well.
+    """
+    ids, segments = torch.from_numpy(batch.ids), torch.from_numpy(batch.segments)
+    facts = torch.from_numpy(batch.facts).view(len(ids), -1, batch.facts.shape[-1])
+    names = facts[..., :2] + torch.tensor((0, len(LABELS)))  # as in ``name_of``; what is not asked stays negative
+    rows, places = ((segments > 0) & (heads.name_of[ids] != NOT_ASKED)).nonzero(as_tuple=True)
+    is_like = (names[rows] == heads.name_of[ids[rows, places]][:, None, None]).any(-1)
+    found = is_like.any(-1)
+    if not found.any():
+        return torch.zeros(())
+    rows, places, is_like = rows[found], places[found], is_like[found]
+    is_picture = ((ids == speech.image_pad) & (segments == 0))[rows]
+    likely = scores[rows, places].float().log_softmax(-1)
+    in_picture = likely[is_picture].view(is_like.shape)
+    return -in_picture.masked_fill(~is_like, float("-inf")).logsumexp(-1).mean()
 
 
 def _char_loss(heads: Heads, patches: Tensor, chars: Tensor) -> Tensor:
     weight = torch.ones(len(CHARS) + 1)
     weight[0] = _NONE_WEIGHT
     patches = F.rms_norm(patches, patches.shape[-1:])
+    glyphs, places = chars[..., :2], chars[..., 2:]
     # Most patches are blank: a quarter of those is enough.
-    inked = (chars.sum(-1) > 0) | (torch.arange(chars.shape[1]) % 4 == 0)
+    inked = (glyphs.sum(-1) > 0) | (torch.arange(chars.shape[1]) % 4 == 0)
     logits = heads.chars(patches[inked]).float().view(-1, len(CHARS) + 1)
-    return F.cross_entropy(logits, chars[inked].view(-1), weight)
+    loss = F.cross_entropy(logits, glyphs[inked].view(-1), weight)
+    if not (places != NOT_ASKED).any():
+        return loss
+    place_logits = heads.places(patches[inked]).float().view(-1, NUM_PLACES)
+    return loss + F.cross_entropy(place_logits, places[inked].view(-1), ignore_index=NOT_ASKED)
 
 
 def _fact_loss(model: Any, heads: Heads, tokens: Tensor, facts: Tensor) -> Tensor:
@@ -127,3 +185,18 @@ def _facts_from(labels: Tensor, colours: Tensor, digits: Tensor, facts: Tensor) 
     if (facts[:, 1] != NOT_ASKED).any():
         total = total + F.cross_entropy(colours.float(), facts[:, 1], ignore_index=NOT_ASKED)
     return total / 5
+
+
+def _relay_loss(heads: Heads, batch: Batch, scores: Tensor) -> Tensor:
+    """How little an answer attends to the labels and colours in its question."""
+    ids, segments = torch.from_numpy(batch.ids), torch.from_numpy(batch.segments)
+    in_answer = torch.from_numpy(batch.targets) != NOT_ASKED
+    is_answer = F.pad(in_answer, (1, 0))[:, :-1]
+    is_name = (heads.name_of[ids] != NOT_ASKED) & ~is_answer & (segments > 0)
+    rows, places = in_answer.nonzero(as_tuple=True)
+    wanted = is_name[rows] & (segments[rows] == segments[rows, places][:, None])
+    found = wanted.any(-1)
+    if not found.any():
+        return torch.zeros(())
+    likely = scores[rows[found], places[found]].float().log_softmax(-1)
+    return -likely.masked_fill(~wanted[found], float("-inf")).logsumexp(-1).mean()

@@ -16,6 +16,9 @@ FULL_ATTENTION = (1, 3)
 WINDOW = 112
 PATCH = 14
 INIT_STD = 0.02
+ROPE_THETA = (
+    10000.0  # most of a head must hardly turn, or a word in a question does not match its like in the picture
+)
 
 
 def raw_config(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -34,7 +37,7 @@ def raw_config(tokenizer: Tokenizer) -> dict[str, Any]:
         "hidden_act": "silu",
         "max_position_embeddings": 4096,
         "rms_norm_eps": 1e-6,
-        "rope_theta": 100.0,
+        "rope_theta": ROPE_THETA,
         "rope_scaling": {"type": "mrope", "mrope_section": [2 * section, 2 * section, 2 * section]},
         "use_sliding_window": False,
         "tie_word_embeddings": True,

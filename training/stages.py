@@ -23,6 +23,7 @@ class Stage:
         recipe: what batches hold.
         dense_weight: of the dense targets in the loss.
         snap: share of text lines that are on the lattice, from its first to its last step.
+        help: weight of the scaffold, from its first to its last step.
         rate: factor of the learning rates, from its first to its last step.
     """
 
@@ -31,13 +32,22 @@ class Stage:
     recipe: Recipe
     dense_weight: float = 0.3
     snap: tuple[float, float] = (0.0, 0.0)
+    help: tuple[float, float] = (0.0, 0.0)
     rate: tuple[float, float] = (1.0, 1.0)
 
 
 STAGES = (
     Stage("glyphs", 400, Recipe(_SMALL, num_questions=0, glyph_share=1.0), 1.0, snap=(1.0, 0.0)),
-    Stage("facts", 1500, Recipe(_SMALL, num_questions=0, glyph_share=0.3), 1.0),
-    Stage("bars", 2500, Recipe(_SMALL, num_questions=6, glyph_share=0.1), 0.5),
+    Stage("facts", 1600, Recipe(_SMALL, num_questions=0, glyph_share=0.3), 1.0),
+    Stage("look-ups", 1400, Recipe(_SMALL, num_questions=6, look_ups=4.0, glyph_share=0.1), 1.0, help=(2.0, 0.4)),
+    Stage(
+        "bars",
+        2500,
+        Recipe(_SMALL, num_questions=6, look_ups=3.0, glyph_share=0.1),
+        1.0,
+        help=(1.0, 0.0),
+        rate=(0.35, 0.2),
+    ),
     Stage("more", 2500, Recipe(_MORE, num_questions=6, glyph_share=0.1)),
     Stage("most", 4000, Recipe(_MOST, num_questions=6, glyph_share=0.1)),
     Stage("full", 20000, Recipe(_FULL, num_questions=6, glyph_share=0.05)),
@@ -52,6 +62,7 @@ class Now:
     stage: Stage
     recipe: Recipe
     rate: float
+    help: float
 
 
 def now(step: int, stages: tuple[Stage, ...] = STAGES) -> Now | None:
@@ -62,6 +73,8 @@ def now(step: int, stages: tuple[Stage, ...] = STAGES) -> Now | None:
             share = (step - begin) / stage.num_steps
             snap = stage.snap[0] + (stage.snap[1] - stage.snap[0]) * share
             rate = stage.rate[0] + (stage.rate[1] - stage.rate[0]) * share
-            return Now(stage, replace(stage.recipe, snap_share=snap), rate * min(1.0, (step + 1) / WARM_UP))
+            helping = stage.help[0] + (stage.help[1] - stage.help[0]) * share
+            recipe = replace(stage.recipe, snap_share=snap)
+            return Now(stage, recipe, rate * min(1.0, (step + 1) / WARM_UP), helping)
         begin += stage.num_steps
     return None

@@ -20,6 +20,7 @@ from training.tokens import Speech
 
 CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 NOT_ASKED = -100
+NUM_PLACES = 3
 _PATCH = CELL // 2
 _PER_BATCH = 256  # seeds set aside for a batch
 _CHAR_CLASS = {char: index + 1 for index, char in enumerate(CHARS)}
@@ -35,6 +36,7 @@ class Recipe:
     Attributes:
         scope: of the charts.
         num_patches: about how many patches a batch has.
+        look_ups: factor of the share of look-up questions.
         num_questions: per picture; 0 for dense targets only.
         glyph_share: how much of the pictures are lines of text.
         snap_share: how much of these have their glyphs on the lattice of patches.
@@ -43,6 +45,7 @@ class Recipe:
     scope: Scope = FULL
     num_patches: int = 2048
     num_questions: int = 4
+    look_ups: float = 1.0
     glyph_share: float = 0.0
     snap_share: float = 0.0
 
@@ -55,7 +58,8 @@ class Batch:
         rows: of patches.
         columns: of patches.
         pixels: [B * F, n, 588] uint8 patches in the order of merge blocks.
-        chars: [B * F, n, 2] the glyph in the left and right half of each patch; 0 for none.
+        chars: [B * F, n, 4] the glyph in the left and right half of each patch, 0 for none, and the places of both in
+            their numbers; ``NOT_ASKED`` for what is no digit.
         facts: [B * F, m, 5] label, colour, hundreds, tens and units of the element at each token.
         ids: [B, L] text.
         places: [3, B, L] rotary positions.
@@ -104,7 +108,7 @@ def _batch(seeds: Sequence[int], recipe: Recipe, speech: Speech) -> Batch:
         chart = make_chart(own, scope, size, num_frames)
         figures += chart.figures
         facts += [fact_targets(*pair) for pair in zip(chart.figures, _known_marks(chart), strict=True)]
-        asked.append(ask(chart.subject, own, recipe.num_questions))
+        asked.append(ask(chart.subject, own, recipe.num_questions, recipe.look_ups))
         kinds.append([(chart.subject.kind, question.kind) for question in asked[-1]])
     pixels = np.stack([patchify(figure.image) for figure in figures])
     chars = np.stack([glyph_targets(figure) for figure in figures])
@@ -177,11 +181,15 @@ def _in_blocks(grid: Array) -> Array:
 
 
 def glyph_targets(figure: Figure) -> Array:
-    """[n, 2] which glyph has its centre in the left and in the right half of each patch."""
-    grid = np.zeros((figure.height // _PATCH, figure.width // _PATCH, 2), np.int64)
-    for char, x, y in figure.glyphs:
+    """[n, 4] which glyph has its centre in the left and in the right half of each patch, and at which place it is."""
+    grid = np.zeros((figure.height // _PATCH, figure.width // _PATCH, 4), np.int64)
+    grid[..., 2:] = NOT_ASKED
+    for char, x, y, place in figure.glyphs:
         if 0 <= x < figure.width and 0 <= y < figure.height:
-            grid[int(y) // _PATCH, int(x) // _PATCH, int(x % _PATCH >= _PATCH / 2)] = _CHAR_CLASS.get(char, 0)
+            half = int(x % _PATCH >= _PATCH / 2)
+            at = grid[int(y) // _PATCH, int(x) // _PATCH]
+            at[half] = _CHAR_CLASS.get(char, 0)
+            at[half + 2] = place if 0 <= place < NUM_PLACES else NOT_ASKED
     return _in_blocks(grid)
 
 

@@ -41,7 +41,7 @@ class _Means:
     """Running sums of the losses since the last line of the log."""
 
     def __init__(self) -> None:
-        self.sums = [0.0] * 4
+        self.sums = [0.0] * len(Losses._fields)
         self.steps = self.images = 0
         self.since = time.monotonic()
 
@@ -68,7 +68,7 @@ def train(run: Run, seconds: float) -> None:
         while time.monotonic() < end and (batch := _next(batches, feeder)) is not None:
             at = now(run.step)
             assert at is not None
-            parts = losses(run.model, run.heads, batch, run.speech, at.stage.dense_weight)
+            parts = losses(run.model, run.heads, batch, run.speech, at.stage.dense_weight, at.help)
             parts.total.backward()
             run.optimiser.step(at.rate)
             run.step += 1

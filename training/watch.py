@@ -20,7 +20,7 @@ def accuracy(run: Run, recipe: Recipe, num_batches: int) -> dict[str, tuple[floa
     with torch.no_grad():
         for number in range(num_batches):
             batch = held_out_batch(number, recipe, run.speech)
-            logits, targets = answers(run.model, batch, encode(run.model, batch)[1], run.speech)
+            logits, targets, _ = answers(run.model, batch, encode(run.model, batch)[1], run.speech)
             hits = (logits.argmax(-1) == targets).tolist()
             asked = batch.targets != NOT_ASKED
             rows, columns = np.nonzero(asked)
