@@ -20,7 +20,7 @@ _MODULE = "chiasm.multimodal.worker"
 # A machine under load can take long to import torch.
 _START_TIMEOUT = 120.0
 _POLL_INTERVAL = 0.1
-_KILL_GRACE = 1.0
+_KILL_GRACE = 5.0  # dying takes time too, at their priority on a busy machine
 _MAX_REPLY = 1 << 20
 # One core each, and no GPU: a decoder has no business there.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
