@@ -39,18 +39,12 @@ class Stage:
 STAGES = (
     Stage("glyphs", 400, Recipe(_SMALL, num_questions=0, glyph_share=1.0), 1.0, snap=(1.0, 0.0)),
     Stage("facts", 1600, Recipe(_SMALL, num_questions=0, glyph_share=0.3), 1.0),
-    Stage("look-ups", 1400, Recipe(_SMALL, num_questions=6, look_ups=4.0, glyph_share=0.1), 1.0, help=(2.0, 0.4)),
-    Stage(
-        "bars",
-        2500,
-        Recipe(_SMALL, num_questions=6, look_ups=3.0, glyph_share=0.1),
-        1.0,
-        help=(1.0, 0.0),
-        rate=(0.35, 0.2),
-    ),
-    Stage("more", 2500, Recipe(_MORE, num_questions=6, glyph_share=0.1)),
-    Stage("most", 4000, Recipe(_MOST, num_questions=6, glyph_share=0.1)),
-    Stage("full", 20000, Recipe(_FULL, num_questions=6, glyph_share=0.05)),
+    Stage("look-ups", 1400, Recipe(_SMALL, look_ups=4.0, glyph_share=0.1), 1.0, help=(2.0, 0.4)),
+    Stage("bars", 1500, Recipe(_SMALL, look_ups=3.0, glyph_share=0.1), 1.0, help=(1.0, 0.0), rate=(0.35, 0.25)),
+    Stage("more", 3000, Recipe(_MORE, look_ups=2.0, glyph_share=0.1), 1.0, rate=(0.25, 0.25)),
+    Stage("most", 6000, Recipe(_MOST, look_ups=1.5, glyph_share=0.1), 0.5, rate=(0.25, 0.25)),
+    Stage("full", 12000, Recipe(_FULL, look_ups=1.0, glyph_share=0.05), 0.5, rate=(0.25, 0.25)),
+    Stage("end", 3000, Recipe(_FULL, look_ups=1.0, glyph_share=0.05), 0.3, rate=(0.25, 0.01)),
 )
 WARM_UP = 60
 
@@ -78,3 +72,20 @@ def now(step: int, stages: tuple[Stage, ...] = STAGES) -> Now | None:
             return Now(stage, recipe, rate * min(1.0, (step + 1) / WARM_UP), helping)
         begin += stage.num_steps
     return None
+
+
+def cooled(step: int, num_steps: int) -> tuple[Stage, ...]:
+    """Stages that end soon: from ``step`` on the current one with rates that fall to almost nothing."""
+    begin, kept = 0, []
+    for stage in STAGES:
+        if step < begin + stage.num_steps:
+            at = now(step)
+            assert at is not None
+            kept.append(replace(stage, num_steps=step - begin))
+            kept.append(
+                replace(stage, name="cool", num_steps=num_steps, help=(0.0, 0.0), rate=(at.rate, 0.02 * at.rate))
+            )
+            return tuple(kept)
+        kept.append(stage)
+        begin += stage.num_steps
+    return STAGES

@@ -44,7 +44,7 @@ class Recipe:
 
     scope: Scope = FULL
     num_patches: int = 2048
-    num_questions: int = 4
+    num_questions: int = 6
     look_ups: float = 1.0
     glyph_share: float = 0.0
     snap_share: float = 0.0

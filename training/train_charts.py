@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from training.losses import Losses, losses
-from training.stages import now
+from training.stages import STAGES, Stage, cooled, now
 from training.state import Run
 from training.stream import Batch, train_batch
 from training.tokens import Speech
@@ -27,11 +27,11 @@ _LOG_EVERY = 50
 _AHEAD = 6  # batches made in advance
 
 
-def _feed(batches: Any, tokenizer: str, step: int) -> None:
+def _feed(batches: Any, tokenizer: str, step: int, stages: tuple[Stage, ...]) -> None:
     from tokenizers import Tokenizer
 
     speech = Speech(Tokenizer.from_file(tokenizer))
-    while (at := now(step)) is not None:
+    while (at := now(step, stages)) is not None:
         batches.put(train_batch(step, at.recipe, speech))
         step += 1
     batches.put(None)
@@ -57,16 +57,18 @@ class _Means:
         return means
 
 
-def train(run: Run, seconds: float) -> None:
+def train(run: Run, seconds: float, stages: tuple[Stage, ...]) -> None:
     """Train until the stages or the time are over."""
     context: SpawnContext = multiprocessing.get_context("spawn")
     batches: Any = context.Queue(_AHEAD)
-    feeder = context.Process(target=_feed, args=(batches, str(run.folder / "tokenizer.json"), run.step), daemon=True)
+    feeder = context.Process(
+        target=_feed, args=(batches, str(run.folder / "tokenizer.json"), run.step, stages), daemon=True
+    )
     feeder.start()
     means, end, saved = _Means(), time.monotonic() + seconds, time.monotonic()
     try:
         while time.monotonic() < end and (batch := _next(batches, feeder)) is not None:
-            at = now(run.step)
+            at = now(run.step, stages)
             assert at is not None
             parts = losses(run.model, run.heads, batch, run.speech, at.stage.dense_weight, at.help)
             parts.total.backward()
@@ -102,13 +104,16 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="of the run: checkpoint, tokenizer and log")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=1e6)
+    parser.add_argument(
+        "--cool", type=int, metavar="STEPS", help="end within so many steps; do it in a copy of the run"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # on the way out the checkpoint is written
     torch.set_num_threads(options.threads)
     run = Run(options.folder, options.seed, getattr(torch, options.dtype))
-    train(run, options.minutes * 60)
+    train(run, options.minutes * 60, cooled(run.step, options.cool) if options.cool else STAGES)
 
 
 if __name__ == "__main__":

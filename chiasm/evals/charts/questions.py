@@ -160,7 +160,7 @@ def askable(subject: Subject) -> dict[_Ask, float]:
     shares[_value_by_label] = 5.0
     colours = [mark.colour for mark in subject.marks]
     if all(colours) and len(set(colours)) == len(colours):
-        shares |= {_value_by_colour: 2.5, _label_by_colour: 1.0, _colour_by_label: 1.0}
+        shares |= {_value_by_colour: 2.0, _label_by_colour: 1.5, _colour_by_label: 3.0}
     if subject.title:
         shares[_title] = 1.0
     if any(mark.series for mark in subject.marks):
