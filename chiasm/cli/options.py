@@ -57,6 +57,10 @@ class EngineOptions:
         "How the ranks share the vision encoder: weights cuts its weights, data spreads the images.",
     )
 
+    step_timeout: float = option(
+        _E.step_timeout, "Seconds after which a step that has not ended counts as hung, and the engine ends."
+    )
+
     limit_mm_per_prompt: str | None = option(
         None, "Most items in a prompt: '{\"image\": 4}'. Also --limit-mm-per-prompt.image 4.", metavar="JSON"
     )

@@ -74,6 +74,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         enable_prefix_caching: keep the blocks of ended sequences for prompts that begin alike.
         tensor_parallel_size: ranks.
         mm_encoder_tp_mode: how the encoder uses the ranks.
+        step_timeout: seconds after which a step that has not ended on several ranks counts as hung, and the engine
+            ends; a step of a large model on a CPU can take minutes.
         seed: start of the seeds of requests that bring none.
         media: limits on media.
     """
@@ -92,6 +94,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool = True
     tensor_parallel_size: int = 1
     mm_encoder_tp_mode: EncoderMode = "auto"
+    step_timeout: float = 600.0
     seed: int = 0
     media: MediaConfig = msgspec.field(default_factory=MediaConfig)
 
@@ -108,6 +111,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             refuse("kv_cache_memory_bytes", self.kv_cache_memory_bytes, "at least 1")
         if self.encoder_cache_tokens < 0:
             refuse("encoder_cache_tokens", self.encoder_cache_tokens, "at least 0")
+        if not self.step_timeout > 0:
+            refuse("step_timeout", self.step_timeout, "above 0")
         if not 0 <= self.seed < 2**63:
             refuse("seed", self.seed, "in [0, 2**63)")
         if not 0 < self.gpu_memory_utilization <= 1:

@@ -221,6 +221,18 @@ def test_two_servers_side_by_side_and_a_killed_rank(server: Server, qwen2_5_vl: 
     assert ask(server, TEXT).status_code == 200
 
 
+def test_a_rank_that_hangs_ends_the_server(qwen2_5_vl: SavedModel, tmp_path: Path) -> None:
+    with Server(qwen2_5_vl.folder, tmp_path / "log", "-tp", "2", "--step-timeout", "2") as server:
+        family = server.descendants()
+        server.ranks()[1].suspend()
+        answer = server.post("/v1/chat/completions", {"messages": [TEXT], "max_tokens": 4000, "ignore_eos": True})
+        assert answer.status_code == 500
+        assert server.process.wait(15) != 0
+        _, alive = psutil.wait_procs(family, timeout=5)
+        assert not alive
+        assert "not finished a step within 2 s" in server.log.read_text()
+
+
 def test_a_killed_server_leaves_nothing_behind(qwen2_5_vl: SavedModel, tmp_path: Path) -> None:
     with Server(qwen2_5_vl.folder, tmp_path / "log", "-tp", "2") as doomed:
         family = doomed.descendants()

@@ -71,7 +71,7 @@ class MultiprocExecutor:
     def execute(self, plan: StepPlan) -> StepResult:
         """Have every rank obey a plan; rank 0 answers."""
         self._send(Step(plan))
-        (reply,) = self._replies(range(1))
+        (reply,) = self._replies(range(1), self._config.step_timeout)
         assert isinstance(reply, StepDone), reply
         return reply.result
 
@@ -106,10 +106,16 @@ class MultiprocExecutor:
         for channel in self._channels:
             channel.send(message, self.check)
 
-    def _replies(self, ranks: range) -> list[FromRank]:
-        """One message from each of these ranks, in order; an error from any rank comes first."""
+    def _replies(self, ranks: range, timeout: float | None = None) -> list[FromRank]:
+        """One message from each of these ranks, in order; an error from any rank comes first.
+
+        A rank that hangs is as bad as one that has died: after ``timeout`` seconds the engine is given up.
+        """
         replies: dict[int, FromRank] = {}
+        deadline = None if timeout is None else time.monotonic() + timeout
         while len(replies) < len(ranks):
+            if deadline is not None and time.monotonic() > deadline:
+                raise EngineDeadError(f"the ranks have not finished a step within {timeout:g} s (step_timeout).")
             ready = dict(self._poller.poll(_POLL_MS))
             for rank, channel in enumerate(self._channels):
                 message = channel.receive(0) if channel.socket in ready else None
