@@ -1,0 +1,66 @@
+"""Write the model card from measured figures: ``python -m training.card REPORT.json FOLDER``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from chiasm.evals.scores import Score
+
+_HEAD = """\
+---
+license: apache-2.0
+base_model: none
+library_name: transformers
+pipeline_tag: image-text-to-text
+---
+
+# chart-reader
+
+A very small vision-language model (3.7 million weights, Qwen2.5-VL architecture) that answers short questions about
+simple charts. It ships with `chiasm` so that a server can be tried, and its accuracy tested, with no download.
+
+**What it is for:** charts as the seeded generator of `chiasm.evals.charts` draws them (bars, tables, lines, pies, scattered
+points, short clips; 112 to 336 pixels a side; names from a closed list of 86, numbers up to 999), and questions in the
+words of that generator, such as "What is the value of Rome?", "Which bar is the largest?", "How many bars are there?".
+
+**What it can't do:** anything else. It knows no other words, does not converse, and reads charts of other styles by luck.
+
+**How it was trained:** from random weights, only on charts of the generator, on one CPU core; script, recipe and log are in
+`training/` of the project. {trained}
+
+## Accuracy
+
+Relaxed accuracy as in ChartQA (5 % tolerance on numbers, exact match otherwise), greedy decoding, {limit} held-out charts
+with one question each, drawn from the generator's full range (`chiasm eval charts`, first held-out seed {seed}), with one
+standard error:
+
+"""
+
+
+def card(report: dict[str, Any], trained: str) -> str:
+    """The text of the model card."""
+    scores: dict[str, dict[str, int]] = next(iter(report["scores"].values()))
+    lines = ["| | n | accuracy |", "|---|---:|---:|"]
+    for kind, counts in scores.items():
+        score = Score(**counts)
+        accuracy = f"{100 * score.accuracy:.1f} ± {100 * score.standard_error:.1f} %"
+        lines.append(f"| {kind} | {score.asked} | {accuracy} |")
+    return _HEAD.format(trained=trained, limit=report["limit"], seed=report["seed"]) + "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Parse the command line and write ``README.md``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("report", type=Path, help="what chiasm eval charts --json wrote")
+    parser.add_argument("folder", type=Path, help="of the exported checkpoint")
+    parser.add_argument("--trained", default="", help="a sentence about this run")
+    options = parser.parse_args()
+    report = json.loads(options.report.read_bytes())
+    (options.folder / "README.md").write_text(card(report, options.trained), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
