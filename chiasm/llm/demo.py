@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-_VERSION = "demo-qwen2_5_vl-1"
+_VERSION = "demo-qwen2_5_vl-2"
 _SPECIAL_TOKENS = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>",
     "<|image_pad|>", "<|video_pad|>",
@@ -124,45 +124,62 @@ def _tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def _random_weights() -> dict[str, npt.NDArray[np.float32]]:
-    rng = np.random.default_rng(0)
-    weights: dict[str, npt.NDArray[np.float32]] = {}
+class _Weights:
+    """Seeded random weights under the hub's names."""
 
-    def matrix(name: str, *shape: int) -> None:
+    def __init__(self) -> None:
+        self.tensors: dict[str, npt.NDArray[np.float32]] = {}
+        self._rng = np.random.default_rng(0)
+
+    def matrix(self, name: str, *shape: int) -> None:
+        """Rows of about unit size, whatever they are multiplied with."""
         fan_in = int(np.prod(shape[1:]))
-        weights[name] = (rng.standard_normal(shape) / np.sqrt(fan_in)).astype(np.float32)
+        self.tensors[f"{name}.weight"] = (self._rng.standard_normal(shape) / np.sqrt(fan_in)).astype(np.float32)
 
-    def linear(name: str, num_out: int, num_in: int, *, has_bias: bool) -> None:
-        matrix(f"{name}.weight", num_out, num_in)
+    def linear(self, name: str, num_out: int, num_in: int, *, has_bias: bool) -> None:
+        """A matrix, and a bias of zeros if it has one."""
+        self.matrix(name, num_out, num_in)
         if has_bias:
-            weights[f"{name}.bias"] = np.zeros(num_out, dtype=np.float32)
+            self.tensors[f"{name}.bias"] = np.zeros(num_out, dtype=np.float32)
 
-    def norm(name: str, size: int) -> None:
-        weights[f"{name}.weight"] = np.ones(size, dtype=np.float32)
+    def norm(self, name: str, size: int) -> None:
+        """Ones."""
+        self.tensors[f"{name}.weight"] = np.ones(size, dtype=np.float32)
 
-    matrix("visual.patch_embed.proj.weight", _TOWER_HIDDEN, *_PATCH_SIZES)
+
+def _random_weights() -> dict[str, npt.NDArray[np.float32]]:
+    weights = _Weights()
+    _add_tower(weights)
+    _add_language_model(weights)
+    return weights.tensors
+
+
+def _add_tower(weights: _Weights) -> None:
+    weights.matrix("visual.patch_embed.proj", _TOWER_HIDDEN, *_PATCH_SIZES)
     for block in (f"visual.blocks.{index}" for index in range(_TOWER_DEPTH)):
-        norm(f"{block}.norm1", _TOWER_HIDDEN)
-        norm(f"{block}.norm2", _TOWER_HIDDEN)
-        linear(f"{block}.attn.qkv", 3 * _TOWER_HIDDEN, _TOWER_HIDDEN, has_bias=True)
-        linear(f"{block}.attn.proj", _TOWER_HIDDEN, _TOWER_HIDDEN, has_bias=True)
-        linear(f"{block}.mlp.gate_proj", _TOWER_MLP, _TOWER_HIDDEN, has_bias=True)
-        linear(f"{block}.mlp.up_proj", _TOWER_MLP, _TOWER_HIDDEN, has_bias=True)
-        linear(f"{block}.mlp.down_proj", _TOWER_HIDDEN, _TOWER_MLP, has_bias=True)
-    norm("visual.merger.ln_q", _TOWER_HIDDEN)
-    linear("visual.merger.mlp.0", 4 * _TOWER_HIDDEN, 4 * _TOWER_HIDDEN, has_bias=True)
-    linear("visual.merger.mlp.2", _HIDDEN, 4 * _TOWER_HIDDEN, has_bias=True)
-    matrix("model.embed_tokens.weight", _NUM_BYTES + len(_SPECIAL_TOKENS), _HIDDEN)
+        weights.norm(f"{block}.norm1", _TOWER_HIDDEN)
+        weights.norm(f"{block}.norm2", _TOWER_HIDDEN)
+        weights.linear(f"{block}.attn.qkv", 3 * _TOWER_HIDDEN, _TOWER_HIDDEN, has_bias=True)
+        weights.linear(f"{block}.attn.proj", _TOWER_HIDDEN, _TOWER_HIDDEN, has_bias=True)
+        weights.linear(f"{block}.mlp.gate_proj", _TOWER_MLP, _TOWER_HIDDEN, has_bias=True)
+        weights.linear(f"{block}.mlp.up_proj", _TOWER_MLP, _TOWER_HIDDEN, has_bias=True)
+        weights.linear(f"{block}.mlp.down_proj", _TOWER_HIDDEN, _TOWER_MLP, has_bias=True)
+    weights.norm("visual.merger.ln_q", _TOWER_HIDDEN)
+    weights.linear("visual.merger.mlp.0", 4 * _TOWER_HIDDEN, 4 * _TOWER_HIDDEN, has_bias=True)
+    weights.linear("visual.merger.mlp.2", _HIDDEN, 4 * _TOWER_HIDDEN, has_bias=True)
+
+
+def _add_language_model(weights: _Weights) -> None:
     head_dim = _HIDDEN // _HEADS
+    weights.matrix("model.embed_tokens", _NUM_BYTES + len(_SPECIAL_TOKENS), _HIDDEN)
     for layer in (f"model.layers.{index}" for index in range(_LAYERS)):
-        norm(f"{layer}.input_layernorm", _HIDDEN)
-        norm(f"{layer}.post_attention_layernorm", _HIDDEN)
-        linear(f"{layer}.self_attn.q_proj", _HEADS * head_dim, _HIDDEN, has_bias=True)
-        linear(f"{layer}.self_attn.k_proj", _KV_HEADS * head_dim, _HIDDEN, has_bias=True)
-        linear(f"{layer}.self_attn.v_proj", _KV_HEADS * head_dim, _HIDDEN, has_bias=True)
-        linear(f"{layer}.self_attn.o_proj", _HIDDEN, _HEADS * head_dim, has_bias=False)
-        linear(f"{layer}.mlp.gate_proj", _MLP, _HIDDEN, has_bias=False)
-        linear(f"{layer}.mlp.up_proj", _MLP, _HIDDEN, has_bias=False)
-        linear(f"{layer}.mlp.down_proj", _HIDDEN, _MLP, has_bias=False)
-    norm("model.norm", _HIDDEN)
-    return weights
+        weights.norm(f"{layer}.input_layernorm", _HIDDEN)
+        weights.norm(f"{layer}.post_attention_layernorm", _HIDDEN)
+        weights.linear(f"{layer}.self_attn.q_proj", _HEADS * head_dim, _HIDDEN, has_bias=True)
+        weights.linear(f"{layer}.self_attn.k_proj", _KV_HEADS * head_dim, _HIDDEN, has_bias=True)
+        weights.linear(f"{layer}.self_attn.v_proj", _KV_HEADS * head_dim, _HIDDEN, has_bias=True)
+        weights.linear(f"{layer}.self_attn.o_proj", _HIDDEN, _HEADS * head_dim, has_bias=False)
+        weights.linear(f"{layer}.mlp.gate_proj", _MLP, _HIDDEN, has_bias=False)
+        weights.linear(f"{layer}.mlp.up_proj", _MLP, _HIDDEN, has_bias=False)
+        weights.linear(f"{layer}.mlp.down_proj", _HIDDEN, _MLP, has_bias=False)
+    weights.norm("model.norm", _HIDDEN)

@@ -6,6 +6,7 @@ that parsers disagree about (user names, backslashes, spaces, numbers as hosts) 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
@@ -98,10 +99,8 @@ def _normalized_host(host: str, param: str | None) -> str:
         except AddressValueError:
             _refuse("its host is not an IPv6 address", param)
     name = _ascii_name(host, param).removesuffix(".")
-    try:
+    with contextlib.suppress(AddressValueError):
         return str(IPv4Address(name))
-    except AddressValueError:
-        pass
     if _NUMBER.fullmatch(name):
         _refuse("an address must be written as four decimal numbers", param)
     if len(name) > _MAX_NAME or not _NAME.fullmatch(name):

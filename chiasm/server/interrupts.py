@@ -39,7 +39,7 @@ async def client_gone(receive: Receive) -> Never:
         ClientGoneError: then.
     """
     while (await receive())["type"] != "http.disconnect":
-        pass
+        continue
     raise ClientGoneError
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from types import TracebackType
 from typing import Never
@@ -93,8 +94,6 @@ class Lifetime:
         return _DEATH_GRACE
 
     async def _wait_unless_insisted(self, seconds: float) -> None:
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._signals.second.wait()
-        except TimeoutError:
-            pass
