@@ -32,8 +32,12 @@ class _Processes:
 
     def __init__(self, config: EngineConfig) -> None:
         self.runtime_dir: Path = create_runtime_dir()
-        self.client = CoreClient(self.runtime_dir)
-        self.loader = MediaLoader(config.media, self.runtime_dir)
+        try:
+            self.loader = MediaLoader(config.media, self.runtime_dir)
+            self.client = CoreClient(self.runtime_dir)
+        except BaseException:
+            remove_runtime_dir(self.runtime_dir)
+            raise
 
     async def stop(self) -> None:
         await self.client.close()
@@ -48,18 +52,18 @@ class AsyncLLM:
 
     Attributes:
         summary: what was chosen at start-up and why, a line each.
-        rank_pids: process ids of the ranks.
     """
 
-    def __init__(self, config: EngineConfig, processes: _Processes, frontend: Frontend) -> None:
+    def __init__(
+        self, config: EngineConfig, processes: _Processes, frontend: Frontend, summary: tuple[str, ...]
+    ) -> None:
         self._processes = processes
         self._client = processes.client
         self._frontend = frontend
         self._gauge = PixelGauge(config.media.max_pixel_bytes_in_flight)
         self._seeds = random.Random(config.seed)
         self._names = itertools.count()
-        self.summary: tuple[str, ...] = ()
-        self.rank_pids: tuple[int, ...] = ()
+        self.summary = summary
 
     @classmethod
     async def start(cls, config: EngineConfig, chat_template: str | None = None) -> AsyncLLM:
@@ -86,9 +90,7 @@ class AsyncLLM:
             await asyncio.gather(loading, return_exceptions=True)
             await processes.stop()
             raise
-        engine = cls(config, processes, frontend)
-        engine.summary, engine.rank_pids = ready.summary, ready.rank_pids
-        return engine
+        return cls(config, processes, frontend, ready.summary)
 
     @property
     def facts(self) -> ModelFacts:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -66,6 +67,21 @@ def test_a_broken_checkpoint_is_refused_and_nothing_stays(
     (tied_qwen2_5_vl.folder / file).write_text(content)
     with pytest.raises(UserError, match=message):
         LLM(str(tied_qwen2_5_vl.folder), tensor_parallel_size=2)
+    assert_nothing_stays(folders)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"allowed_local_media_path": "/nowhere/at/all"}, "an existing folder"),
+        ({"allowed_media_hosts": ("no-port",)}, "allowed_media_hosts"),
+    ],
+)
+def test_bad_sources_of_media_are_refused_before_anything_starts(
+    qwen2_5_vl: SavedModel, folders: list[Path], settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        LLM(str(qwen2_5_vl.folder), **settings)
     assert_nothing_stays(folders)
 
 
