@@ -22,20 +22,21 @@ pipeline_tag: image-text-to-text
 A very small vision-language model (3.7 million weights, Qwen2.5-VL architecture) that answers short questions about
 simple charts. It ships with `chiasm` so that a server can be tried, and its accuracy tested, with no download.
 
-**What it is for:** charts as the seeded generator of `chiasm.evals.charts` draws them (bars, tables, lines, pies, scattered
-points, short clips; 112 to 336 pixels a side; names from a closed list of 86, numbers up to 999), and questions in the
-words of that generator, such as "What is the value of Rome?", "Which bar is the largest?", "How many bars are there?".
+**What it is for:** charts as the seeded generator of `chiasm.evals.charts` draws them (bars, tables, lines, pies,
+scattered points, short clips; 112 to 336 pixels a side; names from a closed list of 86, numbers up to 999), and
+questions in the words of that generator, such as "What is the value of Rome?", "Which bar is the largest?" or
+"How many bars are there?".
 
-**What it can't do:** anything else. It knows no other words, does not converse, and reads charts of other styles by luck.
+**What it can't do:** anything else. It knows no other words, does not converse, and reads other charts by luck.
 
-**How it was trained:** from random weights, only on charts of the generator, on one CPU core; script, recipe and log are in
-`training/` of the project. {trained}
+**How it was trained:** from random weights, only on charts of the generator, on one CPU core; script, recipe and log
+are in `training/` of the project. {trained}
 
 ## Accuracy
 
-Relaxed accuracy as in ChartQA (5 % tolerance on numbers, exact match otherwise), greedy decoding, {limit} held-out charts
-with one question each, drawn from the generator's full range (`chiasm eval charts`, first held-out seed {seed}), with one
-standard error:
+Relaxed accuracy as in ChartQA (5 % tolerance on numbers, exact match otherwise), greedy decoding, {limit} held-out
+charts with one question each, drawn from the generator's full range (`chiasm eval charts`, first held-out seed
+{seed}), with one standard error:
 
 """
 
