@@ -32,8 +32,8 @@ def differences(kind: str) -> tuple[float, float]:
     num_frames = len(pixels) // len(batch.ids)
     embedded = model.model.language_model.embed_tokens(ids).clone()
     embedded[(ids == speech.image_pad) & (segments == 0)] = tokens[:num_frames].flatten(0, 1)
-    hidden, _ = text(model, embedded, torch.from_numpy(batch.places[:, :1]), mask_of(segments, torch.float32))
-    ours = (hidden @ model.model.language_model.embed_tokens.weight.T)[0, chosen]
+    thought = text(model, embedded, torch.from_numpy(batch.places[:, :1]), mask_of(segments, torch.float32))
+    ours = (thought.hidden @ model.model.language_model.embed_tokens.weight.T)[0, chosen]
     own = frames[: num_frames * pixels.shape[1]]
     logits = _logits(model, ids[:, chosen], own, grids[:num_frames], speech.image_pad)
     return float((theirs - tokens).abs().max()), float((logits - ours).abs().max())

@@ -9,7 +9,7 @@ Shapes: B pictures, n patches each, m = n / 4 tokens each, L tokens of text and 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,20 @@ from torch import Tensor
 from training.model import FULL_ATTENTION, HEADS, KV_HEADS, PATCH, TOWER_HEADS, WINDOW
 
 _SIDE = WINDOW // PATCH
+
+
+class Thought(NamedTuple):
+    """What the language model made of a batch.
+
+    Attributes:
+        hidden: [B, L, d] after the last norm.
+        pointing: [B, L, L] the scores of each head that points.
+        carried: [B, L, d] after the first layer with such a head.
+    """
+
+    hidden: Tensor
+    pointing: list[Tensor]
+    carried: Tensor
 
 
 def _norm(x: Tensor, weight: Tensor) -> Tensor:
@@ -101,7 +115,7 @@ def _text_tables(model: Any, places: Tensor, dtype: torch.dtype) -> tuple[Tensor
     return mixed.cos().to(dtype), mixed.sin().to(dtype)
 
 
-def text(model: Any, x: Tensor, places: Tensor, mask: Tensor) -> tuple[Tensor, list[Tensor]]:
+def text(model: Any, x: Tensor, places: Tensor, mask: Tensor) -> Thought:
     """Run the language model.
 
     Args:
@@ -109,13 +123,11 @@ def text(model: Any, x: Tensor, places: Tensor, mask: Tensor) -> tuple[Tensor, l
         x: [B, L, d] embeddings, pictures in place.
         places: [3, B, L] rotary positions.
         mask: [B, 1, L, L] added to the scores.
-
-    Returns:
-        [B, L, d] after the last norm, and [B, L, L] the scores of each head that points.
     """
     b, length, d = x.shape
     cos, sin = _text_tables(model, places, x.dtype)
     pointing: list[Tensor] = []
+    carried = x
     for index, layer in enumerate(model.model.language_model.layers):
         attention, mlp = layer.self_attn, layer.mlp
         h = _norm(x, layer.input_layernorm.weight)
@@ -130,4 +142,6 @@ def text(model: Any, x: Tensor, places: Tensor, mask: Tensor) -> tuple[Tensor, l
         x = x + attention.o_proj(mixed.transpose(1, 2).reshape(b, length, d))
         h = _norm(x, layer.post_attention_layernorm.weight)
         x = x + mlp.down_proj(F.silu(mlp.gate_proj(h)) * mlp.up_proj(h))
-    return _norm(x, model.model.language_model.norm.weight), pointing
+        if index == POINTING_LAYERS[0]:
+            carried = x
+    return Thought(_norm(x, model.model.language_model.norm.weight), pointing, carried)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chiasm.evals.charts.words import COLOURS, LABELS
-from training.forward import text, tower
+from training.forward import Thought, text, tower
 from training.model import TOWER_WIDTH, WIDTH
 from training.stream import CHARS, NOT_ASKED, NUM_PLACES, Batch
 from training.tokens import Speech
@@ -35,7 +35,9 @@ class Heads(nn.Module):
         nn.init.normal_(self.chars.weight, std=0.02)
         nn.init.normal_(self.places.weight, std=0.02)
         nn.init.normal_(self.digits.weight, std=0.02)
+        self.carried = nn.Linear(WIDTH, len(LABELS) + len(COLOURS) + 3 * _NUM_DIGITS)
         nn.init.normal_(self.patch_facts.weight, std=0.02)
+        nn.init.normal_(self.carried.weight, std=0.02)
         with torch.no_grad():
             self.names.weight.copy_(torch.cat((torch.eye(WIDTH), torch.eye(WIDTH))))
         self.label_ids = [speech.encode(label)[0] for label in LABELS]
@@ -63,16 +65,16 @@ def mask_of(segments: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(allowed.shape, dtype=dtype).masked_fill_(~allowed, float("-inf"))[:, None]
 
 
-def answers(model: Any, batch: Batch, tokens: Tensor, speech: Speech) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Logits where a part of an answer comes next, that part, and the scores of the heads that point."""
+def answers(model: Any, batch: Batch, tokens: Tensor, speech: Speech) -> tuple[Tensor, Tensor, Thought]:
+    """Logits where a part of an answer comes next, that part, and all that was thought."""
     table = model.model.language_model.embed_tokens.weight
     ids, segments = torch.from_numpy(batch.ids), torch.from_numpy(batch.segments)
     is_picture = ((ids == speech.image_pad) & (segments == 0))[..., None]
     x = F.embedding(ids, table).masked_scatter(is_picture, tokens)
-    hidden, pointing = text(model, x, torch.from_numpy(batch.places), mask_of(segments, x.dtype))
+    thought = text(model, x, torch.from_numpy(batch.places), mask_of(segments, x.dtype))
     targets = torch.from_numpy(batch.targets)
     asked = targets != NOT_ASKED
-    return (hidden[asked] @ table.T).float(), targets[asked], pointing
+    return (thought.hidden[asked] @ table.T).float(), targets[asked], thought
 
 
 def encode(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -116,14 +118,14 @@ def losses(
         # From no help to full help within a batch: what is learned with help is so carried over to none.
         weights = torch.linspace(0, help_weight, len(tokens), dtype=tokens.dtype)[:, None, None]
         tokens = tokens + weights * scaffold(model, heads, batch, tokens)
-    logits, targets, scores = answers(model, batch, tokens, speech)
+    logits, targets, thought = answers(model, batch, tokens, speech)
     answer_loss = F.cross_entropy(logits, targets)
-    pointing = _pointing_loss(heads, batch, scores[0], speech) + _relay_loss(heads, batch, scores[1])
+    pointing = _pointing_loss(heads, batch, thought, speech) + _relay_loss(heads, batch, thought.pointing[1])
     return Losses(dense + answer_loss + dense_weight * pointing, chars, facts, answer_loss, pointing)
 
 
-def _pointing_loss(heads: Heads, batch: Batch, scores: Tensor, speech: Speech) -> Tensor:
-    """How little a label or colour in a question attends to the tokens of its element.
+def _pointing_loss(heads: Heads, batch: Batch, thought: Thought, speech: Speech) -> Tensor:
+    """How little a label or colour in a question attends to the tokens of its element, and knows of it then.
 
     Binding a question to a place is learned very late from answers alone, even where the tower reads well.
     """
@@ -137,9 +139,21 @@ def _pointing_loss(heads: Heads, batch: Batch, scores: Tensor, speech: Speech) -
         return torch.zeros(())
     rows, places, is_like = rows[found], places[found], is_like[found]
     is_picture = ((ids == speech.image_pad) & (segments == 0))[rows]
-    likely = scores[rows, places].float().log_softmax(-1)
+    likely = thought.pointing[0][rows, places].float().log_softmax(-1)
     in_picture = likely[is_picture].view(is_like.shape)
-    return -in_picture.masked_fill(~is_like, float("-inf")).logsumexp(-1).mean()
+    attended = -in_picture.masked_fill(~is_like, float("-inf")).logsumexp(-1).mean()
+    return attended + _carried_loss(heads, thought.carried[rows, places], facts[rows], is_like)
+
+
+def _carried_loss(heads: Heads, carried: Tensor, facts: Tensor, is_like: Tensor) -> Tensor:
+    """How badly the facts of an element can be read off the word that pointed to it; not for the name of several."""
+    first = facts[torch.arange(len(facts)), is_like.int().argmax(-1)]
+    same = ((facts == first[:, None]).all(-1) | ~is_like).all(-1)
+    if not same.any():
+        return torch.zeros(())
+    logits = heads.carried(F.rms_norm(carried[same], carried.shape[-1:]))
+    labels, colours, digits = logits.split((len(LABELS), len(COLOURS), 3 * _NUM_DIGITS), dim=-1)
+    return _facts_from(labels, colours, digits, first[same])
 
 
 def _char_loss(heads: Heads, patches: Tensor, chars: Tensor) -> Tensor:
