@@ -19,6 +19,9 @@ from pathlib import Path
 
 _PIPE_VARIABLE = "CHIASM_PARENT_PIPE"
 _FOLDER_VARIABLE = "CHIASM_RUNTIME_DIR"
+# Threads of OpenMP that wait for each other sleep instead of spinning. On cores that others use too, spinning made a
+# model three times slower (docs/performance.md); on idle ones there is no difference.
+_DEFAULT_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 class Child:
@@ -86,7 +89,8 @@ def start_child(
         env: variables on top of this process's own.
     """
     read_end, write_end = os.pipe()
-    variables = {**os.environ, **(env or {}), _PIPE_VARIABLE: str(read_end), _FOLDER_VARIABLE: str(runtime_dir)}
+    ours = {_PIPE_VARIABLE: str(read_end), _FOLDER_VARIABLE: str(runtime_dir)}
+    variables = {**_DEFAULT_ENVIRONMENT, **os.environ, **(env or {}), **ours}
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *args], stdin=subprocess.DEVNULL, pass_fds=(read_end,), env=variables
