@@ -39,6 +39,7 @@ def export(run: Run, out: Path) -> None:
     masters = run.optimiser.masters
     tensors = {_hub_name(name): _half(master) for name, master in masters.items() if not name.startswith("heads.")}
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    (out / "model.safetensors").chmod(0o644)
     tokenizer = run.speech.tokenizer
     tokenizer.save(str(out / "tokenizer.json"))
     _write(out / "config.json", {**run.raw, "dtype": "bfloat16"})

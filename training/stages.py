@@ -37,14 +37,14 @@ class Stage:
 
 
 STAGES = (
-    Stage("glyphs", 400, Recipe(_SMALL, num_questions=0, glyph_share=1.0), 1.0, snap=(1.0, 0.0)),
-    Stage("facts", 1600, Recipe(_SMALL, num_questions=0, glyph_share=0.3), 1.0),
-    Stage("look-ups", 1400, Recipe(_SMALL, look_ups=4.0, glyph_share=0.1), 1.0, help=(2.0, 0.4)),
+    Stage("glyphs", 400, Recipe(_SMALL, num_questions=0, glyph_share=1.0), 1.0, snap=(1.0, 0.0), rate=(1.0, 0.4)),
+    Stage("facts", 1600, Recipe(_SMALL, num_questions=0, glyph_share=0.3), 1.0, rate=(0.4, 0.35)),
+    Stage("look-ups", 1400, Recipe(_SMALL, look_ups=4.0, glyph_share=0.1), 1.0, help=(2.0, 0.4), rate=(0.35, 0.35)),
     Stage("bars", 1500, Recipe(_SMALL, look_ups=3.0, glyph_share=0.1), 1.0, help=(1.0, 0.0), rate=(0.35, 0.25)),
-    Stage("more", 3000, Recipe(_MORE, look_ups=2.0, glyph_share=0.1), 1.0, rate=(0.25, 0.25)),
-    Stage("most", 6000, Recipe(_MOST, look_ups=1.5, glyph_share=0.1), 0.5, rate=(0.25, 0.25)),
-    Stage("full", 12000, Recipe(_FULL, look_ups=1.0, glyph_share=0.05), 0.5, rate=(0.25, 0.25)),
-    Stage("end", 3000, Recipe(_FULL, look_ups=1.0, glyph_share=0.05), 0.3, rate=(0.25, 0.01)),
+    Stage("more", 2100, Recipe(_MORE, look_ups=2.0, glyph_share=0.1), 1.0, rate=(0.25, 0.25)),
+    Stage("most", 4000, Recipe(_MOST, look_ups=1.5, glyph_share=0.1), 0.5, rate=(0.25, 0.15)),
+    Stage("full", 7000, Recipe(_FULL, look_ups=1.0, glyph_share=0.05), 0.5, rate=(0.15, 0.1)),
+    Stage("end", 2500, Recipe(_FULL, look_ups=1.0, glyph_share=0.05), 0.3, rate=(0.1, 0.002)),
 )
 WARM_UP = 60
 
