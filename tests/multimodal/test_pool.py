@@ -180,6 +180,15 @@ class TestTrouble:
         assert running.pool.worker_pids != [pid]
         assert list(running.pixels.iterdir()) == []
 
+    def test_a_worker_that_dies_between_jobs_costs_no_picture(self, running):
+        discard_pixels(running.process(MediaSource("bytes", noise())))
+        (pid,) = running.pool.worker_pids
+        os.kill(pid, signal.SIGKILL)
+        # Ended with all its threads, and left for its parent to notice.
+        wait_until(lambda: os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
+        discard_pixels(running.process(MediaSource("bytes", noise())))
+        assert running.pool.worker_pids != [pid]
+
     def test_what_a_crashed_worker_had_written_is_removed(self, stopped, monkeypatch):
         running, pid = stopped
         monkeypatch.setattr(pool_module, "new_file_name", lambda: "half.pixels")

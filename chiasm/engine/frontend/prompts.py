@@ -182,8 +182,7 @@ def _check_media_tokens(tokenizer: Tokenizer, token_ids: Iterable[int]) -> None:
         UserError: naming the token.
     """
     for token_id in token_ids:
-        text = tokenizer.token_text(token_id)
-        if not text or tokenizer.encode(text) != [token_id]:
+        if token_id not in tokenizer.added_ids or tokenizer.encode(tokenizer.token_text(token_id)) != [token_id]:
             raise UserError(
                 f"the checkpoint's tokenizer does not have the model's media token {token_id}: "
                 "is its tokenizer.json missing or another model's?",

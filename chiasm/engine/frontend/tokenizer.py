@@ -29,6 +29,7 @@ class Tokenizer:
 
     Attributes:
         vocab_size: one more than the largest id.
+        added_ids: ids of tokens that stand beside the vocabulary proper, special ones among them.
         special_ids: ids of tokens that are no text.
         special_texts: the same tokens as they are written in a prompt.
     """
@@ -40,7 +41,7 @@ class Tokenizer:
         self._lock = threading.Lock()  # whether special tokens are literal is a state of the tokenizer
         self.vocab_size = 1 + max(fast.get_vocab(with_added_tokens=True).values())
         added = fast.get_added_tokens_decoder()
-        self._added_ids = frozenset(added)
+        self.added_ids = frozenset(added)
         special = {i: token.content for i, token in added.items() if token.special}
         self.special_ids = frozenset(special)
         self.special_texts = tuple(special.values())
@@ -81,7 +82,7 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for, also where they are no whole character."""
         written = self._fast.id_to_token(token_id) or ""
-        if token_id not in self._added_ids and all(char in _BYTE_OF_CHAR for char in written):
+        if token_id not in self.added_ids and all(char in _BYTE_OF_CHAR for char in written):
             return bytes(_BYTE_OF_CHAR[char] for char in written)
         return self.token_text(token_id).encode()
 

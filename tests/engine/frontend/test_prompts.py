@@ -4,6 +4,7 @@ import json
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from chiasm.engine.frontend.messages import parse_messages
@@ -278,3 +279,10 @@ def test_specials_of_the_tests_are_those_of_the_model(tokenizer: Tokenizer) -> N
     assert set(TAGS) < set(tokenizer.special_texts)
     assert set(make_facts(tokenizer).media_token_ids) < tokenizer.special_ids
     assert parse_messages([user("a")])[0].param == "messages[0]"
+
+
+@pytest.mark.parametrize("bad_id", [5, 10**6])
+def test_a_tokenizer_that_is_not_the_models_is_refused(tokenizer: Tokenizer, bad_id: int) -> None:
+    facts = msgspec.structs.replace(make_facts(tokenizer), media_token_ids=(bad_id,))
+    with pytest.raises(UserError, match=f"media token {bad_id}: is its tokenizer.json missing"):
+        PromptBuilder(tokenizer, None, facts)
