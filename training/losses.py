@@ -9,13 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chiasm.evals.charts.words import COLOURS, LABELS
+from training.facts import COLOUR, COUNT, HUNDREDS, LABEL, NAMES, NOT_ASKED, NUM_COUNTS, NUM_DIGITS, NUM_FACTS, SERIES
 from training.forward import Thought, text, tower
 from training.model import TOWER_WIDTH, WIDTH
-from training.stream import CHARS, NOT_ASKED, NUM_PLACES, Batch
+from training.stream import CHARS, NUM_PLACES, Batch
 from training.tokens import Speech
 
 _NONE_WEIGHT = 0.2
-_NUM_DIGITS = 11  # the last one: no digit at this place
+_SPLIT = (len(NAMES), len(COLOURS), len(LABELS), 3 * NUM_DIGITS, NUM_COUNTS)
+_NUM_LOGITS = sum(_SPLIT)
 
 
 class Heads(nn.Module):
@@ -29,22 +31,16 @@ class Heads(nn.Module):
         super().__init__()
         self.chars = nn.Linear(TOWER_WIDTH, 2 * (len(CHARS) + 1))
         self.places = nn.Linear(TOWER_WIDTH, 2 * NUM_PLACES)
-        self.digits = nn.Linear(WIDTH, 3 * _NUM_DIGITS)
-        self.names = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
-        self.patch_facts = nn.Linear(TOWER_WIDTH, len(LABELS) + len(COLOURS) + 3 * _NUM_DIGITS)
-        nn.init.normal_(self.chars.weight, std=0.02)
-        nn.init.normal_(self.places.weight, std=0.02)
-        nn.init.normal_(self.digits.weight, std=0.02)
-        self.carried = nn.Linear(WIDTH, len(LABELS) + len(COLOURS) + 3 * _NUM_DIGITS)
-        nn.init.normal_(self.patch_facts.weight, std=0.02)
-        nn.init.normal_(self.carried.weight, std=0.02)
+        self.numbers = nn.Linear(WIDTH, 3 * NUM_DIGITS + NUM_COUNTS)
+        self.names = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
+        self.patch_facts = nn.Linear(TOWER_WIDTH, _NUM_LOGITS)
+        self.carried = nn.Linear(WIDTH, _NUM_LOGITS)
+        for head in (self.chars, self.places, self.numbers, self.patch_facts, self.carried):
+            nn.init.normal_(head.weight, std=0.02)
         with torch.no_grad():
-            self.names.weight.copy_(torch.cat((torch.eye(WIDTH), torch.eye(WIDTH))))
-        self.label_ids = [speech.encode(label)[0] for label in LABELS]
+            self.names.weight.copy_(torch.eye(WIDTH).repeat(3, 1))
+        self.name_ids = [speech.encode(name)[0] for name in NAMES]
         self.colour_ids = [speech.encode(colour)[0] for colour in COLOURS]
-        self.name_of = torch.full((speech.tokenizer.get_vocab_size(),), NOT_ASKED)
-        self.name_of[self.label_ids] = torch.arange(len(LABELS))
-        self.name_of[self.colour_ids] = len(LABELS) + torch.arange(len(COLOURS))
 
 
 class Losses(NamedTuple):
@@ -93,12 +89,14 @@ def scaffold(model: Any, heads: Heads, batch: Batch, tokens: Tensor) -> Tensor:
     known = facts[..., 0] != NOT_ASKED
     table = model.model.language_model.embed_tokens.weight
     own = facts[known]
-    labels, colours = heads.names.weight.split(WIDTH)
-    has_colour = (own[:, 1] != NOT_ASKED)[:, None]
-    parts = [table[heads.label_ids][own[:, 0]] @ labels, table[heads.colour_ids][own[:, 1].clamp(min=0)] @ colours]
-    parts[1] = parts[1] * has_colour
-    parts += [heads.digits.weight[own[:, 2 + place] + place * _NUM_DIGITS] for place in range(3)]
-    ideal = torch.stack([F.normalize(part, dim=-1) for part in parts]).sum(0)
+    named, coloured, serial = heads.names.weight.split(WIDTH)
+    names, colours = table[heads.name_ids], table[heads.colour_ids]
+    pairs = [(LABEL, names @ named), (COLOUR, colours @ coloured), (SERIES, names @ serial)]
+    *digits, counts = heads.numbers.weight.split((*[NUM_DIGITS] * 3, NUM_COUNTS))
+    pairs += [*enumerate(digits, HUNDREDS), (COUNT, counts)]
+    asked = own != NOT_ASKED
+    parts = [F.normalize(rows[own[:, fact].clamp(min=0)], dim=-1) * asked[:, fact, None] for fact, rows in pairs]
+    ideal = torch.stack(parts).sum(0)
     ideal = F.normalize(ideal, dim=-1) * tokens[known].norm(dim=-1, keepdim=True)
     return torch.zeros_like(tokens).masked_scatter(known[..., None], ideal.detach().to(tokens.dtype))
 
@@ -120,40 +118,37 @@ def losses(
         tokens = tokens + weights * scaffold(model, heads, batch, tokens)
     logits, targets, thought = answers(model, batch, tokens, speech)
     answer_loss = F.cross_entropy(logits, targets)
-    pointing = _pointing_loss(heads, batch, thought, speech) + _relay_loss(heads, batch, thought.pointing[1])
+    pointing = _pointing_loss(heads, batch, thought, speech) + _relay_loss(batch, thought.pointing[1])
     return Losses(dense + answer_loss + dense_weight * pointing, chars, facts, answer_loss, pointing)
 
 
 def _pointing_loss(heads: Heads, batch: Batch, thought: Thought, speech: Speech) -> Tensor:
-    """How little a label or colour in a question attends to the tokens of its element, and knows of it then.
+    """How little a word of a question attends to the tokens of its elements, and knows of them then.
 
     Binding a question to a place is learned very late from answers alone, even where the tower reads well.
     """
     ids, segments = torch.from_numpy(batch.ids), torch.from_numpy(batch.segments)
-    facts = torch.from_numpy(batch.facts).view(len(ids), -1, batch.facts.shape[-1])
-    names = facts[..., :2] + torch.tensor((0, len(LABELS)))  # as in ``name_of``; what is not asked stays negative
-    rows, places = ((segments > 0) & (heads.name_of[ids] != NOT_ASKED)).nonzero(as_tuple=True)
-    is_like = (names[rows] == heads.name_of[ids[rows, places]][:, None, None]).any(-1)
+    rows, places = torch.from_numpy(batch.points).T
+    wanted = torch.from_numpy(batch.wanted)[:, None]
+    facts = torch.from_numpy(batch.facts).view(len(ids), -1, NUM_FACTS)[rows]
+    is_like = ((facts == wanted) | (wanted == NOT_ASKED)).all(-1)
     found = is_like.any(-1)
     if not found.any():
         return torch.zeros(())
-    rows, places, is_like = rows[found], places[found], is_like[found]
+    rows, places, facts, is_like = rows[found], places[found], facts[found], is_like[found]
     is_picture = ((ids == speech.image_pad) & (segments == 0))[rows]
     likely = thought.pointing[0][rows, places].float().log_softmax(-1)
     in_picture = likely[is_picture].view(is_like.shape)
     attended = -in_picture.masked_fill(~is_like, float("-inf")).logsumexp(-1).mean()
-    return attended + _carried_loss(heads, thought.carried[rows, places], facts[rows], is_like)
+    return attended + _carried_loss(heads, thought.carried[rows, places], facts, is_like)
 
 
 def _carried_loss(heads: Heads, carried: Tensor, facts: Tensor, is_like: Tensor) -> Tensor:
-    """How badly the facts of an element can be read off the word that pointed to it; not for the name of several."""
+    """How badly what all elements of a word have in common can be read off that word."""
     first = facts[torch.arange(len(facts)), is_like.int().argmax(-1)]
-    same = ((facts == first[:, None]).all(-1) | ~is_like).all(-1)
-    if not same.any():
-        return torch.zeros(())
-    logits = heads.carried(F.rms_norm(carried[same], carried.shape[-1:]))
-    labels, colours, digits = logits.split((len(LABELS), len(COLOURS), 3 * _NUM_DIGITS), dim=-1)
-    return _facts_from(labels, colours, digits, first[same])
+    in_common = ((facts == first[:, None]) | ~is_like[..., None]).all(1)
+    logits = heads.carried(F.rms_norm(carried, carried.shape[-1:]))
+    return _facts_from(logits, first.masked_fill(~in_common, NOT_ASKED))
 
 
 def _char_loss(heads: Heads, patches: Tensor, chars: Tensor) -> Tensor:
@@ -177,9 +172,10 @@ def _fact_loss(model: Any, heads: Heads, tokens: Tensor, facts: Tensor) -> Tenso
         return torch.zeros(())
     table = model.model.language_model.embed_tokens.weight
     own = F.rms_norm(tokens[known], tokens.shape[-1:])
-    names = heads.names(own)
-    labels, colours = names[:, :WIDTH] @ table[heads.label_ids].T, names[:, WIDTH:] @ table[heads.colour_ids].T
-    return _facts_from(labels, colours, heads.digits(own), facts[known])
+    labels, colours, series = heads.names(own).split(WIDTH, dim=-1)
+    names = table[heads.name_ids]
+    read = (labels @ names.T, colours @ table[heads.colour_ids].T, series @ names[: len(LABELS)].T)
+    return _facts_from(torch.cat((*read, heads.numbers(own)), -1), facts[known])
 
 
 def _patch_fact_loss(heads: Heads, patches: Tensor, facts: Tensor) -> Tensor:
@@ -188,27 +184,32 @@ def _patch_fact_loss(heads: Heads, patches: Tensor, facts: Tensor) -> Tensor:
     known = facts[..., 0] != NOT_ASKED
     if not known.any():
         return torch.zeros(())
-    logits = heads.patch_facts(F.rms_norm(patches[known], patches.shape[-1:]))
-    labels, colours, digits = logits.split((len(LABELS), len(COLOURS), 3 * _NUM_DIGITS), dim=-1)
-    return _facts_from(labels, colours, digits, facts[known])
+    return _facts_from(heads.patch_facts(F.rms_norm(patches[known], patches.shape[-1:])), facts[known])
 
 
-def _facts_from(labels: Tensor, colours: Tensor, digits: Tensor, facts: Tensor) -> Tensor:
-    total = F.cross_entropy(labels.float(), facts[:, 0])
-    total = total + 3 * F.cross_entropy(digits.float().reshape(-1, _NUM_DIGITS), facts[:, 2:].reshape(-1))
-    if (facts[:, 1] != NOT_ASKED).any():
-        total = total + F.cross_entropy(colours.float(), facts[:, 1], ignore_index=NOT_ASKED)
+def _facts_from(logits: Tensor, facts: Tensor) -> Tensor:
+    labels, colours, series, digits, counts = logits.float().split(_SPLIT, dim=-1)
+    digit_facts = facts[:, HUNDREDS:COUNT].reshape(-1)
+    total = 3 * _entropy(digits.reshape(-1, NUM_DIGITS), digit_facts)
+    for part, fact in ((labels, LABEL), (colours, COLOUR), (series, SERIES), (counts, COUNT)):
+        total = total + _entropy(part, facts[:, fact])
     return total / 5
 
 
-def _relay_loss(heads: Heads, batch: Batch, scores: Tensor) -> Tensor:
-    """How little an answer attends to the labels and colours in its question."""
-    ids, segments = torch.from_numpy(batch.ids), torch.from_numpy(batch.segments)
+def _entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross entropy over what is asked; 0 where nothing is."""
+    asked = targets != NOT_ASKED
+    return F.cross_entropy(logits, targets, ignore_index=NOT_ASKED) if asked.any() else torch.zeros(())
+
+
+def _relay_loss(batch: Batch, scores: Tensor) -> Tensor:
+    """How little an answer attends to the words of its question that look into the picture."""
+    segments = torch.from_numpy(batch.segments)
     in_answer = torch.from_numpy(batch.targets) != NOT_ASKED
-    is_answer = F.pad(in_answer, (1, 0))[:, :-1]
-    is_name = (heads.name_of[ids] != NOT_ASKED) & ~is_answer & (segments > 0)
+    looks = torch.zeros_like(in_answer)
+    looks[tuple(torch.from_numpy(batch.points).T)] = True
     rows, places = in_answer.nonzero(as_tuple=True)
-    wanted = is_name[rows] & (segments[rows] == segments[rows, places][:, None])
+    wanted = looks[rows] & (segments[rows] == segments[rows, places][:, None])
     found = wanted.any(-1)
     if not found.any():
         return torch.zeros(())

@@ -8,8 +8,9 @@ from chiasm.evals.charts.plan import ALL_KINDS, Scope
 from training.stream import Recipe
 
 _SMALL = Scope(("vertical bars", "horizontal bars"), min_cells=4, max_cells=5, max_marks=5, max_value=99)
-_MORE = replace(_SMALL, kinds=("vertical bars", "horizontal bars", "table", "line"), max_cells=6, max_marks=6)
-_MOST = replace(_MORE, kinds=tuple(kind for kind in ALL_KINDS if kind != "clip"), max_cells=8, max_marks=8)
+_BARS = replace(_SMALL, kinds=("vertical bars", "horizontal bars", "grouped bars"), max_cells=6, max_marks=6)
+_MORE = replace(_BARS, kinds=(*_BARS.kinds, "table", "pie", "line"), max_cells=7, max_marks=8)
+_MOST = replace(_MORE, kinds=tuple(kind for kind in ALL_KINDS if kind != "clip"), max_cells=8, max_value=999)
 _FULL = replace(Scope(), kinds=ALL_KINDS)
 
 
@@ -37,14 +38,15 @@ class Stage:
 
 
 STAGES = (
-    Stage("glyphs", 400, Recipe(_SMALL, num_questions=0, glyph_share=1.0), 1.0, snap=(1.0, 0.0), rate=(1.0, 0.4)),
-    Stage("facts", 1600, Recipe(_SMALL, num_questions=0, glyph_share=0.3), 1.0, rate=(0.4, 0.35)),
-    Stage("look-ups", 1400, Recipe(_SMALL, look_ups=4.0, glyph_share=0.1), 1.0, help=(2.0, 0.4), rate=(0.35, 0.35)),
-    Stage("bars", 1500, Recipe(_SMALL, look_ups=3.0, glyph_share=0.1), 1.0, help=(1.0, 0.0), rate=(0.35, 0.25)),
-    Stage("more", 2100, Recipe(_MORE, look_ups=2.0, glyph_share=0.1), 1.0, rate=(0.25, 0.25)),
-    Stage("most", 4000, Recipe(_MOST, look_ups=1.5, glyph_share=0.1), 0.5, rate=(0.25, 0.15)),
-    Stage("full", 7000, Recipe(_FULL, look_ups=1.0, glyph_share=0.05), 0.5, rate=(0.15, 0.1)),
-    Stage("end", 2500, Recipe(_FULL, look_ups=1.0, glyph_share=0.05), 0.3, rate=(0.1, 0.002)),
+    Stage("glyphs", 300, Recipe(_SMALL, num_questions=0, glyph_share=1.0), 1.0, snap=(1.0, 0.0), rate=(1.0, 0.4)),
+    Stage("facts", 1300, Recipe(_SMALL, num_questions=0, glyph_share=0.3), 1.0, rate=(0.4, 0.35)),
+    Stage("more facts", 900, Recipe(_MORE, num_questions=0, glyph_share=0.2), 1.0, rate=(0.35, 0.3)),
+    Stage("look-ups", 1000, Recipe(_SMALL, look_ups=2.0, glyph_share=0.1), 1.0, help=(2.0, 0.2), rate=(0.35, 0.3)),
+    Stage("bars", 900, Recipe(_BARS, look_ups=1.5, glyph_share=0.1), 1.0, help=(0.2, 0.0), rate=(0.3, 0.25)),
+    Stage("more", 1400, Recipe(_MORE, glyph_share=0.1), 1.0, rate=(0.25, 0.25)),
+    Stage("most", 1800, Recipe(_MOST, glyph_share=0.1), 0.5, rate=(0.25, 0.2)),
+    Stage("full", 2500, Recipe(_FULL, glyph_share=0.05), 0.5, rate=(0.2, 0.1)),
+    Stage("end", 1800, Recipe(_FULL, glyph_share=0.05), 0.3, rate=(0.1, 0.002)),
 )
 WARM_UP = 60
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,19 +15,17 @@ from chiasm.evals.charts.clips import MAX_FRAMES
 from chiasm.evals.charts.examples import MAX_CLIP_CELLS, Chart, held_out_seed, make_chart, train_seed
 from chiasm.evals.charts.figure import Figure, Mark
 from chiasm.evals.charts.plan import CELL, FULL, Scope
-from chiasm.evals.charts.questions import Question, ask
-from chiasm.evals.charts.words import COLOURS, LABELS
+from chiasm.evals.charts.questions import Question, Subject, ask
+from chiasm.evals.charts.words import LABELS
+from training.facts import NOT_ASKED, NUM_FACTS, Array, fact_targets, pointers
 from training.tokens import Speech
 
 CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-NOT_ASKED = -100
 NUM_PLACES = 3
 _PATCH = CELL // 2
 _PER_BATCH = 256  # seeds set aside for a batch
+_NOTHING = Subject("", "", ())
 _CHAR_CLASS = {char: index + 1 for index, char in enumerate(CHARS)}
-_LABEL_CLASS = {label: index for index, label in enumerate(LABELS)}
-_COLOUR_CLASS = {colour: index for index, colour in enumerate(COLOURS)}
-Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -60,11 +59,13 @@ class Batch:
         pixels: [B * F, n, 588] uint8 patches in the order of merge blocks.
         chars: [B * F, n, 4] the glyph in the left and right half of each patch, 0 for none, and the places of both in
             their numbers; ``NOT_ASKED`` for what is no digit.
-        facts: [B * F, m, 5] label, colour, hundreds, tens and units of the element at each token.
+        facts: [B * F, m, 7] what is known of the element at each token.
         ids: [B, L] text.
         places: [3, B, L] rotary positions.
         segments: [B, L] 0 for the pictures, else the number of the question; -1 for padding.
         targets: [B, L] the next token where it is a part of an answer.
+        points: [K, 2] row and place of each word of a question that is taught to look into the picture.
+        wanted: [K, 7] the facts of the elements that it leads to; ``NOT_ASKED`` matches all.
         kinds: of chart and question, for each picture and question.
     """
 
@@ -77,6 +78,8 @@ class Batch:
     places: Array
     segments: Array
     targets: Array
+    points: Array
+    wanted: Array
     kinds: list[list[tuple[str, str]]]
 
 
@@ -96,20 +99,22 @@ def _batch(seeds: Sequence[int], recipe: Recipe, speech: Speech) -> Batch:
     count = max(2, min(_PER_BATCH, recipe.num_patches // (4 * size[0] * size[1] * num_frames)))
     figures: list[Figure] = []
     facts: list[Array] = []
-    asked: list[list[Question]] = []
+    asked: list[tuple[Subject, list[Question]]] = []
     kinds: list[list[tuple[str, str]]] = []
     for own in (Random(seed) for seed in seeds[:count]):
         if num_frames == 1 and own.random() < recipe.glyph_share:
             figures.append(glyph_figure(own, size, own.random() < recipe.snap_share))
-            facts.append(fact_targets(figures[-1], ()))
-            asked.append([])
+            facts.append(fact_targets(figures[-1], (), ""))
+            asked.append((_NOTHING, []))
             kinds.append([])
             continue
         chart = make_chart(own, scope, size, num_frames)
         figures += chart.figures
-        facts += [fact_targets(*pair) for pair in zip(chart.figures, _known_marks(chart), strict=True)]
-        asked.append(ask(chart.subject, own, recipe.num_questions, recipe.look_ups))
-        kinds.append([(chart.subject.kind, question.kind) for question in asked[-1]])
+        shown = zip(chart.figures, _known_marks(chart), strict=True)
+        facts += [fact_targets(figure, marks, chart.subject.title) for figure, marks in shown]
+        questions = ask(chart.subject, own, recipe.num_questions, recipe.look_ups)
+        asked.append((chart.subject, questions))
+        kinds.append([(chart.subject.kind, question.kind) for question in questions])
     pixels = np.stack([patchify(figure.image) for figure in figures])
     chars = np.stack([glyph_targets(figure) for figure in figures])
     texts = pack(asked, size, num_frames, speech)
@@ -193,44 +198,24 @@ def glyph_targets(figure: Figure) -> Array:
     return _in_blocks(grid)
 
 
-def fact_targets(figure: Figure, marks: Sequence[Mark]) -> Array:
-    """[m, 5] what is known of the element at each token; ``NOT_ASKED`` where there is none."""
-    rows, columns = figure.height // CELL, figure.width // CELL
-    facts = np.full((rows, columns, 5), NOT_ASKED, np.int64)
-    best = np.zeros((rows, columns))
-    own = [_facts_of(mark) for mark in marks]
-    for mark, box, is_text in figure.regions if own else ():
-        ys = _overlaps(box.top, box.bottom, rows)
-        xs = _overlaps(box.left, box.right, columns)
-        share = np.outer(ys, xs) * (4 if is_text else 1)
-        wins = share > np.maximum(best, 20)
-        facts[wins] = own[mark]
-        best = np.maximum(best, share)
-    return facts.reshape(-1, 5)
+class Packed(NamedTuple):
+    """The texts of a batch; see ``Batch``."""
 
-
-def _facts_of(mark: Mark) -> list[int]:
-    digits = [mark.value // 100, mark.value // 10 % 10, mark.value % 10]
-    if mark.value < 100:
-        digits[0] = 10
-    if mark.value < 10:
-        digits[1] = 10
-    return [_LABEL_CLASS[mark.label], _COLOUR_CLASS.get(mark.colour, NOT_ASKED), *digits]
-
-
-def _overlaps(low: float, high: float, count: int) -> npt.NDArray[np.float64]:
-    starts = np.arange(count) * CELL
-    overlaps: npt.NDArray[np.float64] = np.clip(np.minimum(high, starts + CELL) - np.maximum(low, starts), 0, None)
-    return overlaps
+    ids: Array
+    places: Array
+    segments: Array
+    targets: Array
+    points: Array
+    wanted: Array
 
 
 def pack(
-    asked: list[list[Question]], size: tuple[int, int], num_frames: int, speech: Speech
-) -> tuple[Array, Array, Array, Array]:
-    """Ids, rotary positions, segments and targets: the pictures once, then each question as if it were alone."""
+    asked: list[tuple[Subject, list[Question]]], size: tuple[int, int], num_frames: int, speech: Speech
+) -> Packed:
+    """The pictures once, then each question as if it were alone."""
     prefix, prefix_places = _prefix(size, num_frames, speech)
     after = int(prefix_places.max()) + 1
-    lines = [[(speech.question(q.text), speech.answer(q.answer)) for q in questions] for questions in asked]
+    lines = [[(speech.question(q.text), speech.answer(q.answer)) for q in questions] for _, questions in asked]
     length = len(prefix) + max(sum(len(q) + len(a) for q, a in line) for line in lines)
     shape = (len(asked), length)
     ids = np.full(shape, speech.image_pad, np.int64)
@@ -238,6 +223,8 @@ def pack(
     places = np.zeros((3, *shape), np.int64)
     ids[:, : len(prefix)], segments[:, : len(prefix)] = prefix, 0
     places[:, :, : len(prefix)] = prefix_places[:, None]
+    points: list[tuple[int, int]] = []
+    wanted: list[list[int]] = []
     for row, line in enumerate(lines):
         start = len(prefix)
         for number, (question, answer) in enumerate(line, 1):
@@ -246,8 +233,13 @@ def pack(
             segments[row, start:end] = number
             places[:, row, start:end] = after + np.arange(end - start)
             targets[row, middle - 1 : end - 1] = answer
+            subject, questions = asked[row]
+            for pointer in pointers(questions[number - 1], subject):
+                points.append((row, start + speech.token_at(questions[number - 1].text, pointer.last_char)))
+                wanted.append(pointer.facts)
             start = end
-    return ids, places, segments, targets
+    found = np.array(points, np.int64).reshape(-1, 2), np.array(wanted, np.int64).reshape(-1, NUM_FACTS)
+    return Packed(ids, places, segments, targets, *found)
 
 
 def _prefix(size: tuple[int, int], num_frames: int, speech: Speech) -> tuple[list[int], Array]:

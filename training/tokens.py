@@ -101,6 +101,12 @@ class Speech:
         """What follows the picture, up to where the answer begins."""
         return self.encode(text) + self._turn
 
+    def token_at(self, text: str, char: int) -> int:
+        """Which of a text's tokens holds a character."""
+        found = self.tokenizer.encode(text, add_special_tokens=False).char_to_token(char)
+        assert found is not None, text
+        return int(found)
+
     def answer(self, text: str) -> list[int]:
         """The answer and the token that ends it."""
         return self.encode(text) + self._end

@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from training.facts import NOT_ASKED
 from training.losses import answers, encode
 from training.state import Run
-from training.stream import NOT_ASKED, Recipe, held_out_batch
+from training.stream import Recipe, held_out_batch
 
 
 def accuracy(run: Run, recipe: Recipe, num_batches: int) -> dict[str, tuple[float, int]]:

@@ -9,6 +9,9 @@ from random import Random
 from chiasm.evals.charts.figure import Figure, Mark, Rgb, text_width
 from chiasm.evals.charts.words import COLOURS, LABEL_FAMILIES, TOPICS, YEARS
 
+TITLE = -1
+"""What the title's area belongs to, in place of an element."""
+
 CELL = 28
 """Sides are multiples of this, as a processor with patches of 14 and merging of 2 keeps them."""
 
@@ -110,5 +113,5 @@ def paint_title(figure: Figure, sketch: Sketch) -> float:
     """Draw the title and return the height at which the chart may begin."""
     if not sketch.title:
         return 3.0
-    figure.text(sketch.width / 2, sketch.font_size * 0.8, sketch.title, sketch.font_size)
+    figure.text(sketch.width / 2, sketch.font_size * 0.8, sketch.title, sketch.font_size, mark=TITLE)
     return sketch.font_size * 1.5

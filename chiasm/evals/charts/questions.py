@@ -64,7 +64,7 @@ def _label_by_colour(subject: Subject, rng: Random) -> Question:
 
 def _colour_by_label(subject: Subject, rng: Random) -> Question:
     mark = rng.choice(subject.marks)
-    return Question("color by label", f"What is the color of {mark.label}?", mark.colour)
+    return Question("color by label", f"What is the color of {_name(mark)}?", mark.colour)
 
 
 def _label_by_value(subject: Subject, rng: Random) -> Question:
