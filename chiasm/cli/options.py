@@ -77,6 +77,9 @@ class EngineOptions:
     max_pixel_bytes_in_flight: int = option(
         _M.max_pixel_bytes_in_flight, "Pixels held for unfinished requests; further requests wait."
     )
+    mm_processor_cache_gb: float = option(
+        _M.mm_processor_cache_gb, "GiB of processed images kept for when they come again; 0 keeps none."
+    )
     num_workers: int = option(_M.num_workers, "Processes that decode images; 0 picks by cores.")
 
 

@@ -13,6 +13,7 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 EncoderMode = Literal["weights", "data", "auto"]
 
 _DEFAULT_LIMITS = {"image": 32}
+_MAX_CACHE_GIB = 2**20
 PROCESSOR_KEYS = ("min_pixels", "max_pixels")
 
 
@@ -28,6 +29,8 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_media_bytes: largest encoded file or body of one item.
         max_image_pixels: largest picture that is decoded, in pixels of its header.
         max_pixel_bytes_in_flight: patches held for queued and running requests, in bytes; further requests wait.
+        mm_processor_cache_gb: patches kept for when the same media comes again, in GiB beside those in flight; 0
+            keeps none. The default holds about 90 images of a million pixels, or 450 of 448x448.
         num_workers: preprocessing processes; 0 chooses by the number of cores.
     """
 
@@ -39,6 +42,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_media_bytes: int = 64 * 2**20
     max_image_pixels: int = 100_000_000
     max_pixel_bytes_in_flight: int = 2 * 2**30
+    mm_processor_cache_gb: float = 0.5
     num_workers: int = 0
 
     def __post_init__(self) -> None:
@@ -52,6 +56,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("fetch_timeout", "max_media_bytes", "max_image_pixels", "max_pixel_bytes_in_flight"):
             if not getattr(self, name) > 0:
                 refuse(name, getattr(self, name), "above 0")
+        check_cache_size("mm_processor_cache_gb", self.mm_processor_cache_gb)
         if self.num_workers < 0:
             refuse("num_workers", self.num_workers, "at least 0")
 
@@ -117,6 +122,16 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             refuse("seed", self.seed, "in [0, 2**63)")
         if not 0 < self.gpu_memory_utilization <= 1:
             refuse("gpu_memory_utilization", self.gpu_memory_utilization, "in (0, 1]")
+
+
+def check_cache_size(name: str, num_gib: float) -> None:
+    """Refuse sizes that no machine has, infinity and NaN among them.
+
+    Raises:
+        UserError: naming the setting.
+    """
+    if not 0 <= num_gib <= _MAX_CACHE_GIB:
+        refuse(name, num_gib, f"in [0, {_MAX_CACHE_GIB}] GiB")
 
 
 def check_processor_kwargs(kwargs: dict[str, int]) -> None:

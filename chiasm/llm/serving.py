@@ -9,17 +9,19 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from chiasm.config.engine import EngineConfig
 from chiasm.dist.runtime_dir import create_runtime_dir, remove_runtime_dir
 from chiasm.engine.frontend.admission import engine_requests
 from chiasm.engine.frontend.answers import Answers
 from chiasm.engine.frontend.client import CoreClient
 from chiasm.engine.frontend.frontend import Frontend, TextFiles
-from chiasm.engine.frontend.leases import PixelGauge, PixelLease, discard_items, pixel_bytes
+from chiasm.engine.frontend.leases import PixelGauge, PixelLease, pixel_bytes
 from chiasm.engine.frontend.media_loader import MediaLoader
 from chiasm.schema.chat import ChatMessage, ImagePart, PreparedPrompt
 from chiasm.schema.facts import ModelFacts
-from chiasm.schema.media import PatchProcessorSpec, ProcessedItem
+from chiasm.schema.media import MediaItem, PatchProcessorSpec, ProcessedItem
 from chiasm.schema.output import EngineStats, RequestOutput, SequenceDelta
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.sampling import MAX_SEED, SamplingParams
@@ -114,8 +116,13 @@ class AsyncLLM:
 
     @property
     def stats(self) -> EngineStats:
-        """The core's latest gauges and totals."""
-        return self._client.stats
+        """The core's latest gauges and totals, and those of the media that are kept here."""
+        loader = self._processes.loader
+        return msgspec.structs.replace(
+            self._client.stats,
+            processor_queries=loader.num_cache_queries,
+            processor_hits=loader.num_cache_hits,
+        )
 
     async def prepare_chat(
         self,
@@ -171,7 +178,7 @@ class AsyncLLM:
 
     async def release(self, prompt: PreparedPrompt) -> None:
         """Free what a prepared prompt holds, if it will not be given to ``generate`` after all."""
-        discard_items(prompt.items, self._gauge)
+        self._discard(prompt.items)
 
     async def generate(
         self, prompt: PreparedPrompt, sampling: SamplingParams, request_id: str
@@ -187,10 +194,10 @@ class AsyncLLM:
         try:
             requests = self._sequences(prompt, sampling)
         except BaseException:
-            discard_items(prompt.items, self._gauge)
+            self._discard(prompt.items)
             raise
         answers = Answers(request_id, prompt, sampling, self._frontend.tokenizer)
-        lease = PixelLease(prompt.items, len(requests), self._gauge)
+        lease = PixelLease(len(requests), lambda: self._discard(prompt.items))
         news: _News = asyncio.Queue()
         names = [request.request_id for request in requests]
         ended: set[int] = set()
@@ -238,15 +245,20 @@ class AsyncLLM:
         except BaseException:
             self._gauge.release(reserved)
             raise
-        self._gauge.release(reserved - pixel_bytes([item.placed_at(0) for item in items]))
+        self._gauge.release(reserved - pixel_bytes(items))
         return items
+
+    def _discard(self, items: Sequence[ProcessedItem | MediaItem]) -> None:
+        """Give back the pixels of a prompt that no sequence reads any more, and their room."""
+        self._processes.loader.release(items)
+        self._gauge.release(pixel_bytes(items))
 
     async def _place(self, prepare: Callable[[], PreparedPrompt], items: Sequence[ProcessedItem]) -> PreparedPrompt:
         """Tokenise, which for a long text takes long, beside the event loop."""
         try:
             return await asyncio.to_thread(prepare)
         except BaseException:
-            discard_items([item.placed_at(0) for item in items], self._gauge)
+            self._discard(items)
             raise
 
     def _sequences(self, prompt: PreparedPrompt, sampling: SamplingParams) -> list[EngineRequest]:

@@ -1,23 +1,30 @@
-"""The key of a unit: a digest of everything that its features depend on."""
+"""Names by content: the key of a unit, from all that its features depend on, and the digest of media as they came."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
+from chiasm.multimodal.sources import MediaSource
 from chiasm.schema.media import PatchProcessorSpec
 
-_FORMAT = b"chiasm unit 1"
+_UNIT_FORMAT = b"chiasm unit 1"
+_SOURCE_FORMAT = b"chiasm source 1"
 
 
 def unit_key(rows: npt.NDArray[np.uint8], grid: tuple[int, int], spec: PatchProcessorSpec) -> str:
-    """Digest of a unit's pixels, its grid and the layout of its rows.
+    """Digest of a unit's pixels, its grid and the layout of its rows: with them the tower's input is given.
 
-    The limits on the area are left out: they decided the size of the picture, which the grid already tells.
+    The limits on the area are left out: they decided the size of the picture, which the grid already tells. So is
+    what an engine has one of and keeps for life: the model with its normalisation, its type and how its encoder is
+    spread. A key means nothing outside of its engine, and caches end with it. Nor does it matter where in a clip a
+    unit is, or whether it is a picture by itself: attention in the tower does not cross units, and positions in time
+    are the language model's.
 
     Args:
         rows: [rows x columns of the grid, row_bytes] uint8, contiguous.
@@ -28,7 +35,24 @@ def unit_key(rows: npt.NDArray[np.uint8], grid: tuple[int, int], spec: PatchProc
         64 hexadecimal digits.
     """
     layout = struct.pack("<5Q", *grid, spec.patch_size, spec.merge_size, spec.temporal_patch_size)
-    return _framed_digest((_FORMAT, layout, rows.data.cast("B")))
+    return _framed_digest((_UNIT_FORMAT, layout, rows.data.cast("B")))
+
+
+def source_digest(source: MediaSource, spec: PatchProcessorSpec) -> str:
+    """Digest of a picture as it came and of everything else that decides what the preprocessing pool makes of it.
+
+    What is one per server is left out: limits on files and pictures, which refuse without changing a result.
+
+    Args:
+        source: not of kind "file", whose payload is only a path.
+        spec: how it becomes patches, with the limits that a request may have narrowed.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    assert source.kind != "file"
+    size = struct.pack("<2Q", *source.size) if source.size else b""
+    return _framed_digest((_SOURCE_FORMAT, source.kind.encode(), size, msgspec.msgpack.encode(spec), source.payload))
 
 
 def _framed_digest(fields: Iterable[bytes | memoryview]) -> str:

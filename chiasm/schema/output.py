@@ -35,7 +35,7 @@ class SequenceDelta(msgspec.Struct, frozen=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True):
-    """Gauges and running totals of the core, after a step.
+    """Gauges and running totals of the core, after a step; those of the processor cache are the frontend's.
 
     Attributes:
         num_running: sequences with cache blocks.
@@ -49,6 +49,8 @@ class EngineStats(msgspec.Struct, frozen=True):
         prefix_hits: of these, found.
         encoder_queries: units needed so far.
         encoder_hits: of these, found in the encoder cache.
+        processor_queries: images looked for in the processor cache so far.
+        processor_hits: of these, found there or in the making.
         units_encoded: so far.
         steps: so far.
         encoder_seconds: total encoder time of each rank so far.
@@ -66,6 +68,8 @@ class EngineStats(msgspec.Struct, frozen=True):
     prefix_hits: int = 0
     encoder_queries: int = 0
     encoder_hits: int = 0
+    processor_queries: int = 0
+    processor_hits: int = 0
     units_encoded: int = 0
     steps: int = 0
     encoder_seconds: tuple[float, ...] = ()

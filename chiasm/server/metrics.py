@@ -134,6 +134,8 @@ def _counters(stats: EngineStats) -> Iterator[Metric]:
         ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.prefix_hits),
         ("mm_cache_queries", "Vision units looked up in the encoder cache.", stats.encoder_queries),
         ("mm_cache_hits", "Vision units found in the encoder cache.", stats.encoder_hits),
+        ("mm_processor_cache_queries", "Images looked up in the processor cache.", stats.processor_queries),
+        ("mm_processor_cache_hits", "Images found in the processor cache.", stats.processor_hits),
         ("encoder_units", "Vision units encoded.", stats.units_encoded),
         ("engine_steps", "Steps of the engine.", stats.steps),
     ):

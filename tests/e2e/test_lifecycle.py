@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import socket
 import subprocess
 import sys
@@ -130,7 +131,7 @@ def test_a_request_that_cannot_be_sent_leaves_nothing_behind(
     picture = ImagePart(photograph(size=(60, 60)), "image")
 
     async def run() -> None:
-        engine = await AsyncLLM.start(config(qwen2_5_vl))
+        engine = await AsyncLLM.start(config(qwen2_5_vl, media=MediaConfig(mm_processor_cache_gb=0)))
         prompt = await engine.prepare_completion(image_prompt(1), images=[picture])
         sent = []
 
@@ -150,6 +151,39 @@ def test_a_request_that_cannot_be_sent_leaves_nothing_behind(
         await engine.shutdown()
 
     asyncio.run(run())
+
+
+def test_whoever_comes_and_goes_leaves_only_what_is_kept(qwen2_5_vl: SavedModel, folders: list[Path]) -> None:
+    """Twenty requests about four pictures, half of them given up at some point, and room for two pictures."""
+    rng = random.Random(0)
+    pictures = [ImagePart(photograph(size=(100, 60 + 28 * number)), "image") for number in range(4)]
+    largest = 4096 * 30  # 10 x 10 patches of 1,176 bytes
+
+    async def ask(engine: AsyncLLM, number: int) -> None:
+        prompt = await engine.prepare_completion(image_prompt(2), images=[pictures[number % 4], pictures[number % 3]])
+        async for _ in engine.generate(prompt, SamplingParams(temperature=0, max_tokens=4), str(number)):
+            pass
+
+    async def run() -> None:
+        media = MediaConfig(mm_processor_cache_gb=2 * largest / 2**30)
+        engine = await AsyncLLM.start(config(qwen2_5_vl, media=media))
+        tasks = []
+        for number in range(20):
+            tasks.append(asyncio.create_task(ask(engine, number)))
+            await asyncio.sleep(rng.random() / 50)
+            if number % 2:
+                rng.choice(tasks).cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(outcome is None or isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
+        await engine._gauge.reserve(2**40)  # more than there is: one gets it once nobody else has anything
+        files = list(folders[0].glob("*.pixels"))
+        assert 1 <= len(files) == len(engine._processes.loader._cache._kept)
+        assert sum(file.stat().st_size for file in files) <= 2 * largest
+        assert engine.stats.processor_hits >= 4
+        await engine.shutdown()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert_nothing_stays(folders)
 
 
 def test_a_slow_host_keeps_nobody_elses_images_waiting(qwen2_5_vl: SavedModel) -> None:

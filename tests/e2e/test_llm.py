@@ -111,6 +111,7 @@ def test_prefix_and_encoder_caches_change_nothing(llm: LLM, cases: dict[str, Cas
     first, second = (llm.generate(case.as_input(), GREEDY, use_tqdm=False)[0] for _ in range(2))
     assert first.outputs[0].token_ids == second.outputs[0].token_ids == case.tokens
     assert second.num_cached_tokens > 0
+    assert llm.stats.processor_hits > 0, "nor does keeping its pixels"
 
 
 def test_sampling_with_a_seed_is_repeatable_in_any_company(llm: LLM) -> None:

@@ -165,6 +165,13 @@ def test_swapped_sides_and_palettes_give_other_keys(tmp_path):
     assert len(keys) == 3
 
 
+def test_the_same_rows_of_one_frame_have_one_key_in_any_clip_and_as_a_picture(tmp_path):
+    """A lone image is a frame shown twice, and so is a still moment of a video: the tower reads the same rows."""
+    items = [process_image(make_picture("noise", 56, 84), QWEN, tmp_path) for _ in range(2)]
+    assert items[0].units[0].key == items[1].units[0].key
+    assert items[0].units[0].pixels.path != items[1].units[0].pixels.path
+
+
 class TestBounds:
     def test_the_server_replaces_and_a_request_narrows(self):
         spec = bounded_spec(QWEN, {"max_pixels": 500_000}, {"min_pixels": 10_000, "max_pixels": 20_000})

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from chiasm.multimodal.pixels import discard_pixels
-from chiasm.schema.media import MediaItem
+from chiasm.schema.media import MediaItem, ProcessedItem
 
 
 class PixelGauge:
@@ -67,30 +66,21 @@ class PixelLease:
     """Keeps the pixels of a prompt until each of its sequences has ended in the core.
 
     Args:
-        items: the prompt's media.
         num_holders: sequences that read them.
-        gauge: holds a reservation of exactly their size.
+        let_go: called when the last has ended.
     """
 
-    def __init__(self, items: Sequence[MediaItem], num_holders: int, gauge: PixelGauge) -> None:
-        self._items = items
+    def __init__(self, num_holders: int, let_go: Callable[[], None]) -> None:
         self._num_holders = num_holders
-        self._gauge = gauge
+        self._let_go = let_go
 
     def release(self) -> None:
-        """One sequence has ended; after the last, the files are deleted."""
+        """One sequence has ended."""
         self._num_holders -= 1
         if self._num_holders == 0:
-            discard_items(self._items, self._gauge)
+            self._let_go()
 
 
-def discard_items(items: Sequence[MediaItem], gauge: PixelGauge) -> None:
-    """Delete the files of a prompt that no sequence reads, and give back their room."""
-    for item in items:
-        discard_pixels(item)
-    gauge.release(pixel_bytes(items))
-
-
-def pixel_bytes(items: Sequence[MediaItem]) -> int:
+def pixel_bytes(items: Sequence[MediaItem | ProcessedItem]) -> int:
     """Bytes of pixels behind these items."""
     return sum(unit.pixels.num_rows * unit.pixels.row_bytes for item in items for unit in item.units)

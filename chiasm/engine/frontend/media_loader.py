@@ -10,18 +10,21 @@ from typing import Any, TypeVar
 from chiasm.config.engine import MediaConfig
 from chiasm.errors import refuse
 from chiasm.multimodal.fetch import MediaFetcher
+from chiasm.multimodal.hashing import source_digest
 from chiasm.multimodal.in_memory import source_of_object
-from chiasm.multimodal.pixels import discard_pixels
+from chiasm.multimodal.item_cache import ItemCache
 from chiasm.multimodal.pool import PreprocessPool
 from chiasm.multimodal.sources import MediaSource, RemoteUrl, parse_source
 from chiasm.schema.chat import ImagePart
-from chiasm.schema.media import PatchProcessorSpec, ProcessedItem
+from chiasm.schema.media import MediaItem, PatchProcessorSpec, ProcessedItem
+
+_HASHED_AT_ONCE = 256 * 1024  # bytes whose digest takes less time than to have it made beside the event loop
 
 Done = TypeVar("Done")
 
 
 class MediaLoader:
-    """Turns image parts into pixels on disk.
+    """Turns image parts into pixels on disk, and keeps some for when the same image comes again.
 
     Args:
         media: limits, and where media may come from.
@@ -38,6 +41,17 @@ class MediaLoader:
         self._media = media
         self._fetcher = MediaFetcher(media)
         self._pool = PreprocessPool(media, runtime_dir=runtime_dir, pixel_folder=runtime_dir)
+        self._cache = ItemCache(round(media.mm_processor_cache_gb * 2**30))
+
+    @property
+    def num_cache_queries(self) -> int:
+        """Images looked for among those that are kept, so far."""
+        return self._cache.num_queries
+
+    @property
+    def num_cache_hits(self) -> int:
+        """Of these, images that did not have to be processed again."""
+        return self._cache.num_hits
 
     def start(self) -> None:
         """Start the worker processes; returns at once, they get ready in the background."""
@@ -54,13 +68,20 @@ class MediaLoader:
     async def process(
         self, sources: Sequence[MediaSource], parts: Sequence[ImagePart], spec: PatchProcessorSpec
     ) -> list[ProcessedItem]:
-        """Write the pixels of all images of a request; if one fails, none leaves anything behind.
+        """Have the pixels of all images of a request on disk; if one fails, none is left behind.
+
+        Each item must be given back to ``release``, once for each time that it is in the list.
 
         Raises:
             UserError: for the first image that can't be processed, naming its field.
         """
-        works = [self._pool.process(s, spec, part.param) for s, part in zip(sources, parts, strict=True)]
-        return await _all_or_none(works, undo=discard_pixels)
+        works = [self._process_one(s, spec, part.param) for s, part in zip(sources, parts, strict=True)]
+        return await _all_or_none(works, undo=self._cache.release)
+
+    def release(self, items: Sequence[ProcessedItem | MediaItem]) -> None:
+        """Nobody will read these items for that request any more."""
+        for item in items:
+            self._cache.release(item)
 
     async def close(self) -> None:
         """Stop the worker processes."""
@@ -76,6 +97,18 @@ class MediaLoader:
         if isinstance(parsed, RemoteUrl):
             return MediaSource("bytes", await self._fetcher.fetch(parsed.url, part.param))
         return parsed
+
+    async def _process_one(self, source: MediaSource, spec: PatchProcessorSpec, param: str) -> ProcessedItem:
+        digest = await self._digest(source, spec)
+        return await self._cache.borrow(digest, lambda: self._pool.process(source, spec, param))
+
+    async def _digest(self, source: MediaSource, spec: PatchProcessorSpec) -> str | None:
+        # A local file is opened by a worker, which also checks its path; what it holds is not known here.
+        if source.kind == "file" or self._media.mm_processor_cache_gb == 0:
+            return None
+        if len(source.payload) <= _HASHED_AT_ONCE:
+            return source_digest(source, spec)
+        return await asyncio.to_thread(source_digest, source, spec)
 
 
 async def _all_or_none(

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from pathlib import Path
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-import pytest
-
-from chiasm.engine.frontend.leases import PixelGauge, PixelLease, discard_items, pixel_bytes
-from chiasm.schema.media import MediaItem, PixelRef, Unit
+from chiasm.engine.frontend.leases import PixelGauge, PixelLease, pixel_bytes
+from chiasm.schema.media import MediaItem, PixelRef, ProcessedItem, Unit
 
 Scenario = Callable[[PixelGauge], Coroutine[Any, Any, None]]
 
@@ -190,58 +187,16 @@ def test_who_gives_up_in_the_middle_of_the_line_is_passed_over() -> None:
 # --- leases
 
 
-@pytest.fixture
-def item(tmp_path: Path) -> MediaItem:
-    """An image of two units whose pixels are 60 bytes on disk."""
-    refs = []
-    for index, rows in enumerate((2, 4)):
-        path = tmp_path / f"{index}.pixels"
-        path.write_bytes(bytes(rows * 10))
-        refs.append(PixelRef(str(path), 0, rows, 10))
-    units = tuple(Unit(f"unit-{ref.num_rows}", (1, ref.num_rows), 1, ref) for ref in refs)
-    return MediaItem("image", 0, 2, units)
+def test_pixels_live_until_the_last_sequence_has_ended() -> None:
+    let_go: list[str] = []
+    lease = PixelLease(2, lambda: let_go.append("pixels"))
+    lease.release()
+    assert let_go == []
+    lease.release()
+    assert let_go == ["pixels"]
 
 
-def files_of(item: MediaItem) -> list[Path]:
-    return [path for path in (Path(unit.pixels.path) for unit in item.units) if path.exists()]
-
-
-def with_reserved(item: MediaItem, then: Callable[[PixelGauge], Awaitable[None]]) -> None:
-    async def scenario(gauge: PixelGauge) -> None:
-        await gauge.reserve(pixel_bytes([item]))
-        await then(gauge)
-
-    run(scenario, limit=60)
-
-
-def test_pixels_live_until_the_last_sequence_has_ended(item: MediaItem) -> None:
-    assert pixel_bytes([item]) == 60
-
-    async def scenario(gauge: PixelGauge) -> None:
-        lease = PixelLease([item], 2, gauge)
-        lease.release()
-        assert len(files_of(item)) == 2
-        assert not await is_free(gauge, 1)
-        lease.release()
-        assert files_of(item) == []
-        assert await is_free(gauge, 60)
-
-    with_reserved(item, scenario)
-
-
-def test_pixels_that_no_sequence_reads_are_discarded(item: MediaItem) -> None:
-    async def scenario(gauge: PixelGauge) -> None:
-        discard_items([item], gauge)
-        assert files_of(item) == []
-        assert await is_free(gauge, 60)
-
-    with_reserved(item, scenario)
-
-
-def test_a_prompt_without_media_holds_nothing() -> None:
-    async def scenario(gauge: PixelGauge) -> None:
-        await gauge.reserve(10)
-        PixelLease([], 1, gauge).release()
-        assert not await is_free(gauge, 1)
-
-    run(scenario)
+def test_bytes_of_pixels_are_those_of_all_units() -> None:
+    units = tuple(Unit(f"unit-{rows}", (1, rows), 1, PixelRef("", 0, rows, 10)) for rows in (2, 4))
+    assert pixel_bytes([MediaItem("image", 0, 2, units), ProcessedItem("image", 1, units[:1])]) == 80
+    assert pixel_bytes([]) == 0

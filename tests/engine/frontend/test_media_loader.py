@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 
 from chiasm.config.engine import MediaConfig
@@ -32,7 +35,7 @@ class FakePool:
         if param == "bad":
             await asyncio.sleep(0.02)
             raise UserError("bad picture", param=param)
-        path = self.folder / f"{param}.pixels"
+        path = self.folder / f"{param}-{len(self.seen)}.pixels"
         path.touch()
         return ProcessedItem("image", 1, (Unit(str(param), (2, 2), 1, PixelRef(str(path), 0, 4, 10)),))
 
@@ -48,8 +51,8 @@ def pool(tmp_path: Path) -> FakePool:
 def load(pool: FakePool, *params: str, monkeypatch: pytest.MonkeyPatch) -> list[ProcessedItem]:
     """Load a picture for each param, whose name says how that goes."""
     monkeypatch.setattr(module, "PreprocessPool", lambda *args, **kwargs: pool)
-    loader = MediaLoader(MediaConfig(), pool.folder)
-    parts = [ImagePart("data:image/png;base64,AAAA", param) for param in params]
+    loader = MediaLoader(MediaConfig(mm_processor_cache_gb=0), pool.folder)
+    parts = [ImagePart(f"data:image/png;base64,{number:04}", param) for number, param in enumerate(params)]
 
     async def fetch_and_process() -> list[ProcessedItem]:
         return await loader.process(await loader.fetch(parts), parts, SPEC)
@@ -79,3 +82,69 @@ def test_a_bad_source_is_named_before_any_worker_sees_it(pool: FakePool, monkeyp
             asyncio.run(loader.fetch([ImagePart(source, "messages[0].content[0].image")]))
         assert caught.value.param == "messages[0].content[0].image"
     assert pool.seen == []
+
+
+def picture(side: int, value: int = 0) -> np.ndarray:
+    return np.full((side, 2 * side, 3), value, np.uint8)
+
+
+def test_only_what_gives_the_same_result_is_not_processed_again(
+    pool: FakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Narrowed limits, other sizes of the same bytes and other forms of a source are processed for themselves."""
+    monkeypatch.setattr(module, "PreprocessPool", lambda *args, **kwargs: pool)
+    loader = MediaLoader(MediaConfig(), pool.folder)
+    small, large = picture(20), picture(400)  # hashed at once, and beside the event loop
+    narrow = msgspec.structs.replace(SPEC, max_pixels=5000)
+    data = base64.b64encode(small.tobytes()).decode()
+    cases = [
+        (small, SPEC), (small, narrow), (small.reshape(40, 20, 3), SPEC), (picture(20, 1), SPEC), (large, SPEC),
+        (f"data:image/png;base64,{data}", SPEC), (f"data:image/png;base64,{data}", narrow),
+    ]  # fmt: skip
+
+    async def load_twice() -> None:
+        for repeat in range(2):
+            for number, (source, spec) in enumerate(cases):
+                parts = [ImagePart(source, f"{number} {repeat}")]
+                loader.release(await loader.process(await loader.fetch(parts), parts, spec))
+
+    asyncio.run(load_twice())
+    assert pool.seen == [f"{number} 0" for number in range(len(cases))]
+    assert (loader.num_cache_queries, loader.num_cache_hits) == (2 * len(cases), len(cases))
+
+
+@pytest.mark.parametrize(
+    ("source", "gib"), [("file:///a.png", 0.5), ("data:image/png;base64,AAAA", 0)], ids=["local file", "turned off"]
+)
+def test_what_is_not_kept(pool: FakePool, monkeypatch: pytest.MonkeyPatch, source: str, gib: float) -> None:
+    """A local file may hold something else the next time."""
+    monkeypatch.setattr(module, "PreprocessPool", lambda *args, **kwargs: pool)
+    loader = MediaLoader(MediaConfig(mm_processor_cache_gb=gib), pool.folder)
+    parts = [ImagePart(source, "a"), ImagePart(source, "b")]
+
+    async def load_both() -> None:
+        items = await loader.process(await loader.fetch(parts), parts, SPEC)
+        assert len(list(pool.folder.iterdir())) == 2
+        loader.release(items)
+
+    asyncio.run(load_both())
+    assert list(pool.folder.iterdir()) == []
+    assert loader.num_cache_queries == 0
+
+
+def test_the_same_image_twice_in_a_request_is_processed_once_and_lent_twice(
+    pool: FakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PreprocessPool", lambda *args, **kwargs: pool)
+    loader = MediaLoader(MediaConfig(mm_processor_cache_gb=1 / 2**30), pool.folder)  # too small to keep it
+    parts = [ImagePart(picture(20), "late"), ImagePart(picture(20), "late")]
+
+    async def load_both() -> None:
+        first, second = await loader.process(await loader.fetch(parts), parts, SPEC)
+        loader.release([first])
+        assert len(list(pool.folder.iterdir())) == 1
+        loader.release([second])
+
+    asyncio.run(load_both())
+    assert pool.seen == ["late"]
+    assert list(pool.folder.iterdir()) == []
