@@ -23,33 +23,52 @@ A very small vision-language model (3.7 million weights, Qwen2.5-VL architecture
 simple charts. It ships with `chiasm` so that a server can be tried, and its accuracy tested, with no download.
 
 **What it is for:** charts as the seeded generator of `chiasm.evals.charts` draws them (bars, tables, lines, pies,
-scattered points, short clips; 112 to 336 pixels a side; names from a closed list of 86, numbers up to 999), and
-questions in the words of that generator, such as "What is the value of Rome?", "Which bar is the largest?" or
-"How many bars are there?".
+scattered points, short clips given as several pictures; 112 to 336 pixels a side; names from a closed list of 86,
+numbers up to 999), and questions in the words of that generator, such as "What is the value of Rome?", "Which bar is
+the largest?" or "How many bars are there?".
 
-**What it can't do:** anything else. It knows no other words, does not converse, and reads other charts by luck.
+**What it can't do:** anything else. It knows no other words, does not converse, and reads other charts by luck.{weak}
 
-**How it was trained:** from random weights, only on charts of the generator, on one CPU core; script, recipe and log
-are in `training/` of the project. {trained}
+**How it was trained:** from random weights, only on charts of the generator; script, recipe, seed and log are in
+`training/` of the project. {trained}
 
 ## Accuracy
 
 Relaxed accuracy as in ChartQA (5 % tolerance on numbers, exact match otherwise), greedy decoding, {limit} held-out
-charts with one question each, drawn from the generator's full range (`chiasm eval charts`, first held-out seed
-{seed}), with one standard error:
+charts with one question each, drawn from the generator's full range, with one standard error:
+
+```
+chiasm eval charts --limit {limit} --seed {seed}
+```
 
 """
+_WEAK = 0.75
 
 
-def card(report: dict[str, Any], trained: str) -> str:
-    """The text of the model card."""
-    scores: dict[str, dict[str, int]] = next(iter(report["scores"].values()))
+def card(report: dict[str, Any], trained: str, agreement: str) -> str:
+    """The text of the model card.
+
+    Args:
+        report: what ``chiasm eval charts --json`` wrote.
+        trained: sentences about the run.
+        agreement: sentences about other ways of running.
+    """
+    own: dict[str, dict[str, int]] = next(iter(report["scores"].values()))
+    scores = {kind: Score(**counts) for kind, counts in own.items()}
     lines = ["| | n | accuracy |", "|---|---:|---:|"]
-    for kind, counts in scores.items():
-        score = Score(**counts)
+    for kind, score in scores.items():
         accuracy = f"{100 * score.accuracy:.1f} ± {100 * score.standard_error:.1f} %"
         lines.append(f"| {kind} | {score.asked} | {accuracy} |")
-    return _HEAD.format(trained=trained, limit=report["limit"], seed=report["seed"]) + "\n".join(lines) + "\n"
+    head = _HEAD.format(trained=trained, limit=report["limit"], seed=report["seed"], weak=_weak(scores))
+    return head + "\n".join(lines) + f"\n\n{agreement}\n"
+
+
+def _weak(scores: dict[str, Score]) -> str:
+    weak = [name for name, score in scores.items() if score.accuracy < _WEAK and name.startswith("question: ")]
+    if not weak:
+        return ""
+    names = ", ".join(name.removeprefix("question: ") for name in weak)
+    return f" Of the\ngenerator's own questions it answers less than {_WEAK:.0%} of these kinds rightly: {names}."
 
 
 def main() -> None:
@@ -57,10 +76,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("report", type=Path, help="what chiasm eval charts --json wrote")
     parser.add_argument("folder", type=Path, help="of the exported checkpoint")
-    parser.add_argument("--trained", default="", help="a sentence about this run")
+    parser.add_argument("--trained", default="", help="sentences about the run")
+    parser.add_argument("--agreement", default="", help="sentences about other ways of running")
     options = parser.parse_args()
-    report = json.loads(options.report.read_bytes())
-    (options.folder / "README.md").write_text(card(report, options.trained), encoding="utf-8")
+    text = card(json.loads(options.report.read_bytes()), options.trained, options.agreement)
+    (options.folder / "README.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

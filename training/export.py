@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from chiasm.evals.charts.examples import held_out_seed, make_chart
+from chiasm.evals.charts.plan import Scope
 from training.model import PATCH
 from training.state import Run
 from training.tokens import CHAT_TEMPLATE, SPECIAL_TOKENS
@@ -33,8 +36,18 @@ _IMAGE_PROCESSOR = {
 }
 
 
+_EXAMPLES = {
+    "bars": ("vertical bars", (8, 6), 2),
+    "line": ("line", (9, 6), 9),
+    "pie": ("pie", (6, 6), 4),
+    "table": ("table", (5, 6), 2),
+}
+"""File name, kind, size in cells and seed of charts to try it on; none of them is measured or trained on."""
+_FIRST_EXAMPLE = 1 << 29
+
+
 def export(run: Run, out: Path) -> None:
-    """Write weights, config, tokenizer, template and processor."""
+    """Write weights, config, tokenizer, template, processor and some charts to try it on."""
     out.mkdir(parents=True, exist_ok=True)
     masters = run.optimiser.masters
     tensors = {_hub_name(name): _half(master) for name, master in masters.items() if not name.startswith("heads.")}
@@ -49,6 +62,10 @@ def export(run: Run, out: Path) -> None:
     _write(out / "preprocessor_config.json", _IMAGE_PROCESSOR)
     _write(out / "tokenizer_config.json", _tokenizer_config(run))
     (out / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
+    (out / "examples").mkdir(exist_ok=True)
+    for name, (kind, size, seed) in _EXAMPLES.items():
+        chart = make_chart(Random(held_out_seed(_FIRST_EXAMPLE + seed)), Scope(kinds=(kind,)), size)
+        chart.figures[0].image.save(out / "examples" / f"{name}.png", optimize=True)
 
 
 def _hub_name(name: str) -> str:
