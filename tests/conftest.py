@@ -18,6 +18,14 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What engines keep between starts stays in the session, and they share it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CHIASM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def rank_pool() -> Iterator[RankPool]:
     """Ranks over gloo; the processes live as long as the session."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,19 +18,26 @@ from chiasm.config.engine import EncoderMode
 from chiasm.dist.group import SOLO, Group
 from chiasm.layers.weight import Placement, Weight
 from chiasm.models.entry import BuildContext, VisionLanguageModel
-from chiasm.models.loader import fill_model, load_model
+from chiasm.models.loader import LoadedModel, fill_model, load_model
 from chiasm.models.registry import Checkpoint
 from chiasm.ops.paged_attention import KVCache, SequenceRows, build_batch
-from chiasm.schema.facts import ModelFacts
-from chiasm.schema.media import PixelRef
-from chiasm.vision.cost import unit_cost
-from chiasm.vision.encode import UnitEncoder
+from chiasm.ops.segments import PendingAttention, SharedRows
+from chiasm.schema.facts import EncoderRates, EncoderShape, ModelFacts
+from chiasm.schema.media import PixelRef, Unit
+from chiasm.schema.plan import Assignment, Exchange, Share, VisionPlan
+from chiasm.vision.cost import CostModel
+from chiasm.vision.encode import Encoder, UnitEncoder
 from chiasm.vision.plan import plan_vision
+from chiasm.vision.units import Piece, nearest_border, unit_layout
 from tests.prompts import Prompt
 from tests.ranks import RankPool
 
 CPU = torch.device("cpu")
 BLOCK_SIZE = 8
+
+# Exchanges that never pay, and such as always do.
+NO_CUTS = EncoderRates(0.0, 1e-9, 1e-9, 1e3, 1e-9, 4, can_overlap=False, packs_units=False)
+CHEAP_EXCHANGE = EncoderRates(0.0, 1e-9, 1e-9, 1e-12, 1e-15, 4, can_overlap=False, packs_units=False)
 
 
 @dataclass(frozen=True)
@@ -51,37 +58,55 @@ class Family:
     reference_features: Callable[[Prompt], Tensor]
     reference_logits: Callable[[Prompt], Tensor]
 
-
-@torch.inference_mode()
-def encode(model: VisionLanguageModel, prompts: Sequence[Prompt]) -> Tensor:
-    """Features of all media of all prompts, packed: [tokens, d]."""
-    pixels = torch.from_numpy(np.concatenate([rows for prompt in prompts for rows in prompt.pixels]))
-    return model.encode_vision(pixels, [grid for prompt in prompts for grid in prompt.grids])
+    @property
+    def loaded(self) -> LoadedModel:
+        return LoadedModel(self.facts, self.model)
 
 
 @torch.inference_mode()
-def embed(model: VisionLanguageModel, prompt: Prompt) -> Tensor:
+def encode(loaded: LoadedModel, prompts: Sequence[Prompt]) -> Tensor:
+    """Features of all media of all prompts, packed into one pass: [tokens, d]."""
+    shape = loaded.facts.encoder
+    rows, pieces, inverses = [], [], []
+    for prompt in prompts:
+        pixels = np.concatenate([np.empty((0, loaded.facts.processor.row_bytes), np.uint8), *prompt.pixels])
+        for grid in prompt.grids:
+            num_rows = grid[0] * grid[1]
+            layout = unit_layout(grid, shape.merge_size, shape.window_blocks)
+            blocks = pixels[:num_rows].reshape(-1, shape.block_rows, pixels.shape[1])
+            rows.append(blocks[layout.order].reshape(num_rows, -1))
+            pieces.append(Piece.whole(grid))
+            inverses.append(torch.from_numpy(layout.inverse))
+            pixels = pixels[num_rows:]
+    features = loaded.model.encode_vision(torch.from_numpy(np.concatenate(rows)), pieces)
+    parts = features.split([len(inverse) for inverse in inverses])
+    return torch.cat([part[inverse] for part, inverse in zip(parts, inverses, strict=True)])
+
+
+@torch.inference_mode()
+def embed(loaded: LoadedModel, prompt: Prompt) -> Tensor:
     """[n, d], features in place."""
-    embeds = model.embed_tokens(torch.tensor(prompt.token_ids))
+    embeds = loaded.model.embed_tokens(torch.tensor(prompt.token_ids))
     if prompt.items:
         rows = [row for item in prompt.items for row in range(item.offset, item.end)]
-        embeds[rows] = encode(model, [prompt])
+        embeds[rows] = encode(loaded, [prompt])
     return embeds
 
 
 @torch.inference_mode()
 def run_decoder(
-    model: VisionLanguageModel, prompts: Sequence[Prompt], *, chunks: Sequence[int] = (), dtype: torch.dtype
+    loaded: LoadedModel, prompts: Sequence[Prompt], *, chunks: Sequence[int] = (), dtype: torch.dtype
 ) -> list[Tensor]:
     """Hidden states [n, d] of each prompt, all computed in one batch, chunk by chunk.
 
     Args:
-        model: under test.
+        loaded: the model under test.
         prompts: they share the batch.
         chunks: tokens of every prompt in each step; the rest comes in a last one.
         dtype: of the cache.
     """
-    embeds = [embed(model, prompt) for prompt in prompts]
+    model = loaded.model
+    embeds = [embed(loaded, prompt) for prompt in prompts]
     positions = [torch.from_numpy(model.rope_positions(len(p.token_ids), p.items).positions) for p in prompts]
     tables, num_blocks = _block_tables([len(prompt.token_ids) for prompt in prompts])
     shape = (num_blocks, BLOCK_SIZE, model.num_kv_heads, model.head_dim)
@@ -124,7 +149,7 @@ def _steps(lengths: Sequence[int], chunks: Sequence[int]) -> Iterator[list[tuple
 
 def logits_equal_reference(family: Family, prompt: Prompt, tolerance: float = 1e-4) -> None:
     """Logits of every token equal Hugging Face's, and so does every greedy choice."""
-    [hidden] = run_decoder(family.model, [prompt], dtype=torch.float32)
+    [hidden] = run_decoder(family.loaded, [prompt], dtype=torch.float32)
     logits = family.model.compute_logits(hidden)
     expected = family.reference_logits(prompt)
     torch.testing.assert_close(logits, expected, rtol=0, atol=tolerance)
@@ -134,39 +159,39 @@ def logits_equal_reference(family: Family, prompt: Prompt, tolerance: float = 1e
 def features_equal_reference(family: Family, prompt: Prompt, tolerance: float = 1e-4) -> None:
     """Features of every item equal Hugging Face's."""
     torch.testing.assert_close(
-        encode(family.model, [prompt]), family.reference_features(prompt), rtol=0, atol=tolerance
+        encode(family.loaded, [prompt]), family.reference_features(prompt), rtol=0, atol=tolerance
     )
 
 
 def low_precision_is_close(family: Family, prompt: Prompt, dtype: torch.dtype) -> None:
     """Logits with weights, activations and cache in ``dtype`` are those of float32 but for rounding."""
-    model = load_model(family.folder, dtype=dtype, device=CPU).model
-    [hidden] = run_decoder(model, [prompt], chunks=(5, 1), dtype=dtype)
+    loaded = load_model(family.folder, dtype=dtype, device=CPU)
+    [hidden] = run_decoder(loaded, [prompt], chunks=(5, 1), dtype=dtype)
     assert hidden.dtype == dtype
     expected = family.reference_logits(prompt)
-    error = (model.compute_logits(hidden) - expected).square().mean().sqrt()
+    error = (loaded.model.compute_logits(hidden) - expected).square().mean().sqrt()
     assert error < 0.03 * expected.std()
 
 
 def chunked_equals_whole(family: Family, prompt: Prompt, chunks: Sequence[int]) -> None:
     """Prefilling in chunks, and decoding, gives what one prefill gives."""
-    [whole] = run_decoder(family.model, [prompt], dtype=torch.float32)
-    [chunked] = run_decoder(family.model, [prompt], chunks=chunks, dtype=torch.float32)
+    [whole] = run_decoder(family.loaded, [prompt], dtype=torch.float32)
+    [chunked] = run_decoder(family.loaded, [prompt], chunks=chunks, dtype=torch.float32)
     torch.testing.assert_close(chunked, whole, rtol=0, atol=1e-5)
 
 
 def batch_equals_single(family: Family, prompts: Sequence[Prompt], chunks: Sequence[int] = ()) -> None:
     """A batch gives what its prompts give one by one."""
-    together = run_decoder(family.model, prompts, chunks=chunks, dtype=torch.float32)
+    together = run_decoder(family.loaded, prompts, chunks=chunks, dtype=torch.float32)
     for prompt, hidden in zip(prompts, together, strict=True):
-        [alone] = run_decoder(family.model, [prompt], dtype=torch.float32)
+        [alone] = run_decoder(family.loaded, [prompt], dtype=torch.float32)
         torch.testing.assert_close(hidden, alone, rtol=0, atol=1e-5)
 
 
 def packed_equals_alone(family: Family, prompts: Sequence[Prompt]) -> None:
     """Units that are encoded together have the features that they have alone."""
-    alone = [encode(family.model, [prompt]) for prompt in prompts]
-    torch.testing.assert_close(encode(family.model, prompts), torch.cat(alone), rtol=0, atol=1e-5)
+    alone = [encode(family.loaded, [prompt]) for prompt in prompts]
+    torch.testing.assert_close(encode(family.loaded, prompts), torch.cat(alone), rtol=0, atol=1e-5)
 
 
 def every_element_is_loaded_once(checkpoint: Checkpoint, text_group: Group, vision_group: Group) -> None:
@@ -215,34 +240,100 @@ def _compute_on_rank(
 ) -> list[Tensor]:
     """Features, hidden states and logits of the prompts."""
     text_group, vision_group = (group if is_sharded else SOLO for is_sharded in sharding)
-    model = load_model(folder, dtype=dtype, device=CPU, text_group=text_group, vision_group=vision_group).model
-    hidden = run_decoder(model, prompts, chunks=(7, 1), dtype=dtype)
-    logits = model.compute_logits(hidden[-1])
-    return [encode(model, prompts), *hidden, *([logits] if dtype == torch.float32 else [])]
+    loaded = load_model(folder, dtype=dtype, device=CPU, text_group=text_group, vision_group=vision_group)
+    hidden = run_decoder(loaded, prompts, chunks=(7, 1), dtype=dtype)
+    logits = loaded.model.compute_logits(hidden[-1])
+    return [encode(loaded, prompts), *hidden, *([logits] if dtype == torch.float32 else [])]
 
 
 def encoder_mode_equals_one_rank(
     family: Family, pool: RankPool, size: int, prompts: Sequence[Prompt], mode: EncoderMode, dtype: torch.dtype
 ) -> None:
-    """A plan's features on ``size`` ranks equal one rank's, on every rank, in storage of exactly their size.
+    """A plan's features on ``size`` ranks equal one rank's, on every rank, in storage of exactly their size."""
+    units = units_of(prompts)
+    for rates in (NO_CUTS, CHEAP_EXCHANGE):
+        model = CostModel(family.facts.encoder, rates, size)
+        plan = plan_vision(units, num_ranks=size, mode=mode, model=model)
+        is_cut = any(assignment.is_cut for assignment in plan.assignments)
+        assert is_cut == (mode == "auto" and rates is CHEAP_EXCHANGE), "prompts with one large unit show both"
+        plan_equals_one_rank(family, pool, size, prompts, plan, dtype)
 
-    Whole units are equal to the last bit, wherever they are placed; sharded weights add up in another order.
+
+def row_cuts_equal_one_rank(
+    family: Family,
+    pool: RankPool,
+    size: int,
+    prompts: Sequence[Prompt],
+    cuts: Sequence[Sequence[tuple[int, float]]],
+    exchanges: Sequence[Exchange],
+    dtype: torch.dtype,
+) -> None:
+    """Units cut at will, as ``cut_plan`` has it, have the features that they have on one rank."""
+    plan = cut_plan(family.facts.encoder, units_of(prompts), cuts, exchanges)
+    plan_equals_one_rank(family, pool, size, prompts, plan, dtype)
+
+
+def cut_plan(
+    shape: EncoderShape,
+    units: Sequence[Unit],
+    cuts: Sequence[Sequence[tuple[int, float]]],
+    exchanges: Sequence[Exchange],
+) -> VisionPlan:
+    """For each unit the ranks that share it, each with the part of the unit where its rows end.
+
+    What allowed borders leave of a rank's rows may be nothing; then it has no share. Heads that can't be swapped
+    among so many ranks make an all-gather of an all-to-all.
     """
-    [alone] = pool.run(1, encode_on_rank, family.folder, prompts, "data", dtype)
-    computed = pool.run(size, encode_on_rank, family.folder, prompts, mode, dtype)
-    tolerance = 0.0 if mode != "weights" else 1e-10 if dtype == torch.float64 else 1e-5
-    for rank in computed:
+    assignments = []
+    for unit, cut, exchange in zip(units, cuts, exchanges, strict=True):
+        shares, start = [], 0
+        for rank, part in cut:
+            row = part * unit.num_patches
+            stop = nearest_border(unit.grid, shape.merge_size, shape.window_blocks, row)
+            if stop > start:
+                shares.append(Share(rank, start, stop))
+                start = stop
+        assert start == unit.num_patches
+        kind: Exchange = "none" if len(shares) == 1 else exchange
+        if kind == "all-to-all" and shape.num_heads % len(shares):
+            kind = "all-gather"
+        assignments.append(Assignment(unit, tuple(shares), kind))
+    return VisionPlan(tuple(assignments), "a test", 0.0)
+
+
+def plan_equals_one_rank(
+    family: Family, pool: RankPool, size: int, prompts: Sequence[Prompt], plan: VisionPlan, dtype: torch.dtype
+) -> None:
+    """Whole units are equal to the last bit, wherever they are placed, if none is cut.
+
+    Cut units and sharded weights add up in another order. A rank reads the pixels of its own rows and no others.
+    """
+    whole = [Share(0, 0, unit.num_patches) for unit in plan.units]
+    one = VisionPlan(tuple(Assignment(u, (s,)) for u, s in zip(plan.units, whole, strict=True)), "one rank", 0.0)
+    [alone] = pool.run(1, encode_on_rank, family.folder, prompts, one, dtype)
+    computed = pool.run(size, encode_on_rank, family.folder, prompts, plan, dtype)
+    is_sharded = any(not assignment.shares for assignment in plan.assignments)
+    is_exact = not is_sharded and not any(assignment.is_cut for assignment in plan.assignments)
+    tolerance = 0.0 if is_exact else 1e-10 if dtype == torch.float64 else 1e-5
+    for number, rank in enumerate(computed):
         assert rank.features.keys() == alone.features.keys()
         for key, features in rank.features.items():
             torch.testing.assert_close(features, alone.features[key], rtol=0, atol=tolerance)
         assert rank.storage_bytes == {key: features.nbytes for key, features in rank.features.items()}
+        own = {
+            assignment.unit.key: assignment.unit.num_patches if is_sharded else share.num_rows
+            for assignment in plan.assignments
+            for share in assignment.shares or (Share(number, 0, assignment.unit.num_patches),)
+            if share.rank == number
+        }
+        assert rank.rows_read == own, "a rank reads the pixels of its rows and no others"
     share = max(rank.num_encoder_weights for rank in computed) / alone.num_encoder_weights
-    assert share < 0.75 if mode == "weights" else share == 1, "what is not sharded weighs much in a small model"
-    if mode == "weights":
-        assert all(rank.keys_read == alone.keys_read for rank in computed)
-    else:
-        read = [key for rank in computed for key in rank.keys_read]
-        assert sorted(read) == sorted(alone.keys_read), "every unit's pixels are read by exactly one rank"
+    assert share < 0.75 if is_sharded and size > 1 else share == 1, "what is not sharded weighs much in a small model"
+
+
+def units_of(prompts: Sequence[Prompt]) -> list[Unit]:
+    """All units of some prompts."""
+    return [unit for prompt in prompts for item in prompt.items for unit in item.units]
 
 
 def rows_by_key(prompts: Sequence[Prompt]) -> dict[str, npt.NDArray[np.uint8]]:
@@ -260,37 +351,96 @@ class EncodedOnRank(NamedTuple):
 
     features: dict[str, Tensor]
     storage_bytes: dict[str, int]
-    keys_read: list[str]
+    rows_read: dict[str, int]
     failed: frozenset[str]
     num_encoder_weights: int
 
 
+class _CountedRows(np.ndarray[Any, np.dtype[np.uint8]]):
+    """Rows that tell how many of them are taken out by an index."""
+
+    note: Callable[[int], None]
+
+    def __getitem__(self, index: Any) -> Any:
+        taken = np.asarray(super().__getitem__(index))
+        self.note(taken.reshape(-1, taken.shape[-1]).shape[0])
+        return taken
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.note = getattr(source, "note", lambda _: None)
+
+
 def encode_on_rank(
-    group: Group, folder: Path, prompts: Sequence[Prompt], mode: EncoderMode, dtype: torch.dtype, unreadable: str = ""
+    group: Group,
+    folder: Path,
+    prompts: Sequence[Prompt],
+    plan: VisionPlan,
+    dtype: torch.dtype,
+    unreadable: Sequence[tuple[int, str]] = (),
+    failing: Sequence[int] = (),
 ) -> EncodedOnRank:
-    """Encode all media of some prompts as a runner does; pixels of the unit ``unreadable`` can't be read."""
-    vision_group = group if mode == "weights" else SOLO
-    loaded = load_model(folder, dtype=dtype, device=CPU, vision_group=vision_group)
+    """Obey a plan as a runner does.
+
+    Args:
+        group: the ranks.
+        folder: of the checkpoint.
+        prompts: whose media the plan is about.
+        plan: what to do.
+        dtype: of the weights.
+        unreadable: (rank, unit key) of pixels that can't be read.
+        failing: ranks whose second full-attention layer fails.
+    """
+    is_sharded = any(not assignment.shares for assignment in plan.assignments)
+    loaded = load_model(folder, dtype=dtype, device=CPU, vision_group=group if is_sharded else SOLO)
     rows = rows_by_key(prompts)
-    units = [unit for prompt in prompts for item in prompt.items for unit in item.units]
-    key_of = {id(unit.pixels): unit.key for unit in units}
-    keys_read: list[str] = []
+    key_of = {id(unit.pixels): unit.key for unit in plan.units}
+    rows_read: dict[str, int] = {}
 
     def read_rows(ref: PixelRef) -> npt.NDArray[np.uint8]:
         key = key_of[id(ref)]
-        if key == unreadable:
+        if (group.rank, key) in unreadable:
             raise RuntimeError("gone")
-        keys_read.append(key)
-        return rows[key]
+        counted = rows[key].view(_CountedRows)
+        counted.note = lambda number: rows_read.update({key: rows_read.get(key, 0) + number})
+        return counted
 
-    plan = plan_vision(
-        units, num_ranks=group.size, mode=mode, cost=lambda unit: unit_cost(loaded.facts.encoder, unit)
-    )
     encoder = UnitEncoder(
-        loaded.model.encode_vision, loaded.model.hidden_size, group, read_rows, CPU, dtype, packs_units=False
+        encoder=loaded.model.encode_vision if group.rank not in failing else _fail_in_layer(loaded.model, 1),
+        shape=loaded.facts.encoder,
+        row_bytes=loaded.facts.processor.row_bytes,
+        group=group,
+        read_rows=read_rows,
+        device=CPU,
+        dtype=dtype,
+        packs_units=False,
     )
     with torch.inference_mode():
         encoded = encoder.encode(plan)
     storage = {key: features.untyped_storage().nbytes() for key, features in encoded.features.items()}
     num_weights = sum(weight.numel() for weight in loaded.model.visual.parameters())
-    return EncodedOnRank(dict(encoded.features), storage, keys_read, encoded.failed, num_weights)
+    return EncodedOnRank(dict(encoded.features), storage, rows_read, encoded.failed, num_weights)
+
+
+def _fail_in_layer(model: VisionLanguageModel, layer: int) -> Encoder:
+    """A tower that breaks after it has sent its rows for a layer, whenever it shares any."""
+
+    class Breaking:
+        def __init__(self, shared: SharedRows) -> None:
+            self._shared = shared
+            self._calls = 0
+
+        @property
+        def num_rows(self) -> int:
+            return self._shared.num_rows
+
+        def begin(self, q: Tensor, k: Tensor, v: Tensor) -> PendingAttention:
+            pending = self._shared.begin(q, k, v)
+            self._calls += 1
+            if self._calls > layer:
+                raise RuntimeError("out of memory")
+            return pending
+
+    def encode_vision(pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
+        return model.encode_vision(pixels, pieces, None if shared is None else Breaking(shared))
+
+    return encode_vision

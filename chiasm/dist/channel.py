@@ -65,7 +65,7 @@ class Channel(Generic[Received]):
 
 
 def join_channel(socket: zmq.Socket[Any], runtime_dir: Path, name: str, *, is_binding: bool) -> None:
-    """Make a PAIR socket, of whatever kind, one end of a channel. It queues without a limit and closes within 0.2 s."""
+    """Make a PAIR socket, one end of a channel; it queues without a limit and closes within 0.2 s."""
     socket.setsockopt(zmq.LINGER, 200)
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)

@@ -10,10 +10,30 @@ import socket
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+
+class PendingExchange(NamedTuple):
+    """An exchange under way.
+
+    Attributes:
+        pieces: what each rank sends here, once it is over.
+        outgoing: what is being sent.
+        work: torch's handle.
+    """
+
+    pieces: tuple[Tensor, ...]
+    outgoing: Tensor
+    work: dist.Work
+
+    def wait(self) -> tuple[Tensor, ...]:
+        """The pieces, by rank; on a GPU it is the stream that waits."""
+        self.work.wait()
+        return self.pieces
 
 
 class Group:
@@ -51,6 +71,32 @@ class Group:
         shards = [torch.empty_like(x) for _ in range(self.size)]
         dist.all_gather(shards, x, group=self._process_group)
         return torch.cat(shards, dim=-1)
+
+    def start_all_to_all(
+        self, outgoing: Tensor, send_counts: Sequence[int], receive_counts: Sequence[int]
+    ) -> PendingExchange:
+        """Begin to send every rank its piece of a buffer and to receive one from each.
+
+        Every rank of the group takes part, also with nothing to say; the sizes of both ends agree.
+
+        Args:
+            outgoing: [sum(send_counts)], the pieces for rank 0, 1, ...; left alone until the exchange is over.
+            send_counts: elements for each rank.
+            receive_counts: elements from each rank.
+        """
+        assert len(send_counts) == len(receive_counts) == self.size
+        assert outgoing.shape == (sum(send_counts),)
+        received = outgoing.new_empty(sum(receive_counts))
+        work = dist.all_to_all_single(
+            received,
+            outgoing,
+            list(receive_counts),
+            list(send_counts),
+            group=self._process_group,
+            async_op=True,
+        )
+        assert work is not None
+        return PendingExchange(received.split(list(receive_counts)), outgoing, work)
 
     def gather_rows(self, local: Tensor, counts: Sequence[int]) -> Tensor:
         """Give every rank the rows of all ranks, rank-major, in a buffer of exactly their size.

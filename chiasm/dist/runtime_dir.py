@@ -15,8 +15,8 @@ from pathlib import Path
 _MEMORY_BACKED = Path("/dev/shm")  # noqa: S108 - only a parent folder; ours inside it is private (0700)
 _MIN_FREE_BYTES = 1 << 30
 _PREFIX = "chiasm-"
-# Sockets live in it. A Unix socket's path has at most 103 bytes (macOS; 107 on Linux), of which our folder's name takes
-# 16 with its slash and eight random characters, and the longest socket's name 26.
+# Sockets live in it. A Unix socket's path has at most 103 bytes (macOS; 107 on Linux), of which our folder's name
+# takes 16 with its slash and eight random characters, and the longest socket's name 26.
 _MAX_PARENT_BYTES = 103 - 16 - 26
 
 

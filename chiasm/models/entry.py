@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from chiasm.layers.patch_embedding import PixelNormalisation
 from chiasm.layers.weight import Placement
 from chiasm.ops.paged_attention import KVCache, PagedBatch
+from chiasm.ops.segments import SharedRows
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.media import MediaItem
+from chiasm.vision.units import Piece
 
 ConfigT = TypeVar("ConfigT")
 
@@ -49,15 +51,17 @@ class VisionLanguageModel(Protocol):
     def embed_tokens(self, ids: Tensor) -> Tensor:
         """LongTensor [n] -> [n, d]; a placeholder's row is to be overwritten by a feature."""
 
-    def encode_vision(self, pixels: Tensor, grids: Sequence[tuple[int, int]]) -> Tensor:
-        """Encode packed units, one after another.
+    def encode_vision(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
+        """Encode packed pieces of units, one after another.
 
         Args:
-            pixels: uint8 [patches of all units, bytes of a patch], each unit's in merge-block order.
-            grids: (rows, columns) of each unit's patch grid.
+            pixels: uint8 [rows of all pieces, bytes of a patch], each piece's in the cut order of its unit.
+            pieces: those of cut units first, which ``shared`` covers, then whole units.
+            shared: how rows of cut units attend to those on other ranks; None if no unit is cut. Its rank may have
+                no rows at all and yet has to take part.
 
         Returns:
-            [tokens of all units, d], in the order of the units.
+            [tokens of all pieces, d], in the same order.
         """
 
     def forward(self, embeds: Tensor, positions: Tensor, caches: Sequence[KVCache], batch: PagedBatch) -> Tensor:

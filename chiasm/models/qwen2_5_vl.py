@@ -6,10 +6,11 @@ Shapes: n rows of a packed batch (patches in the tower, tokens in the language m
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from itertools import repeat
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -41,9 +42,10 @@ from chiasm.models.blocks import (
 from chiasm.models.entry import BuildContext, ModelEntry, RopePositions
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.rope import Rotation, grid_rotation, inverse_frequencies, multimodal_rotation
-from chiasm.ops.segments import Segments
+from chiasm.ops.segments import Segments, SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts
 from chiasm.schema.media import MediaItem, PatchProcessorSpec
+from chiasm.vision.units import Piece, runs_between, unit_layout
 
 # --------------------------------------------------------------------------------------------------------------------
 # Config. Names and defaults are those of config.json and of transformers.
@@ -185,49 +187,11 @@ def _check_config(config: Config) -> None:
 # Tower
 
 
-class _UnitLayout(NamedTuple):
-    """How the rows of one unit are arranged so that windows are contiguous.
-
-    Attributes:
-        order: [blocks], merge blocks window by window, larger windows first.
-        positions: [patches, 2], row and column of the patches in that order.
-        window_rows: patches in each window.
-    """
-
-    order: IntArray
-    positions: IntArray
-    window_rows: tuple[int, ...]
-
-
 @lru_cache(maxsize=64)
-def _arrange_unit(grid: tuple[int, int], merge_size: int, window_blocks: int) -> _UnitLayout:
-    rows, columns = grid[0] // merge_size, grid[1] // merge_size
-    row, column = np.indices((rows, columns)).reshape(2, -1)
-    window = row // window_blocks * -(-columns // window_blocks) + column // window_blocks
-    sizes = np.bincount(window)
-    # Attention does not care about the order of windows; with equal sizes side by side one call serves them all.
-    order = np.lexsort((window, -sizes[window]))
-    positions = block_positions(grid, merge_size).reshape(-1, merge_size**2, 2)[order]
-    window_rows = tuple(int(size) * merge_size**2 for size in sorted(sizes, reverse=True))
-    return _UnitLayout(order, positions.reshape(-1, 2), window_rows)
-
-
-class _PackedLayout(NamedTuple):
-    """The same for packed units, on the device.
-
-    Attributes:
-        order: LongTensor [blocks].
-        inverse: LongTensor [blocks], from that order back to the packed one.
-        positions: LongTensor [patches, 2].
-        units: rows of each unit.
-        windows: rows of each window.
-    """
-
-    order: Tensor
-    inverse: Tensor
-    positions: Tensor
-    units: Segments
-    windows: Segments
+def _unit_positions(grid: tuple[int, int], merge_size: int, window_blocks: int) -> IntArray:
+    """[patches, 2], row and column of a unit's patches in cut order."""
+    order = unit_layout(grid, merge_size, window_blocks).order
+    return block_positions(grid, merge_size).reshape(-1, merge_size**2, 2)[order].reshape(-1, 2)
 
 
 class _Block(nn.Module):
@@ -278,33 +242,38 @@ class Tower(nn.Module):
         self.blocks = nn.ModuleList(_Block(config, heads, placement) for _ in range(config.depth))
         self.merger = _Merger(config, placement)
 
-    def forward(self, pixels: Tensor, grids: Sequence[tuple[int, int]]) -> Tensor:
+    def forward(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
         """uint8 [n, bytes of a patch] -> [n / 4, feature size]; see ``VisionLanguageModel.encode_vision``."""
-        layout = self._arrange(grids, pixels.device)
-        assert layout.units.num_rows == pixels.shape[0]
-        # Bytes are arranged rather than embeddings: they are the smaller rows.
-        rows = pixels.view(-1, self.config.block_rows, pixels.shape[1])[layout.order].flatten(0, 1)
-        x = self.patch_embed(rows)
-        rotation = grid_rotation(layout.positions, self.frequencies)
+        num_shared = 0 if shared is None else shared.num_rows
+        units = Segments.from_lengths(_whole_lengths(pieces, num_shared), shared)
+        windows = Segments.from_lengths(self._window_lengths(pieces))
+        x = self.patch_embed(pixels)
+        rotation = grid_rotation(self._positions(pieces, pixels.device), self.frequencies)
         for index, block in enumerate(self.blocks):
-            is_full = index in self.config.fullatt_block_indexes
-            x = block(x, rotation, layout.units if is_full else layout.windows)
-        features: Tensor = self.merger(x)[layout.inverse]
+            x = block(x, rotation, units if index in self.config.fullatt_block_indexes else windows)
+        features: Tensor = self.merger(x)
         return features
 
-    def _arrange(self, grids: Sequence[tuple[int, int]], device: torch.device) -> _PackedLayout:
-        config = self.config
-        units = [_arrange_unit(grid, config.spatial_merge_size, config.window_blocks) for grid in grids]
-        starts = np.cumsum([0, *(len(unit.order) for unit in units)])
-        order = np.concatenate([unit.order + start for unit, start in zip(units, starts[:-1], strict=True)])
-        positions = np.concatenate([unit.positions for unit in units])
-        return _PackedLayout(
-            order=torch.from_numpy(order).to(device),
-            inverse=torch.from_numpy(np.argsort(order)).to(device),
-            positions=torch.from_numpy(positions).to(device),
-            units=Segments.from_lengths(len(unit.positions) for unit in units),
-            windows=Segments.from_lengths(rows for unit in units for rows in unit.window_rows),
-        )
+    def _positions(self, pieces: Sequence[Piece], device: torch.device) -> Tensor:
+        merge_size, window_blocks = self.config.spatial_merge_size, self.config.window_blocks
+        parts = [_unit_positions(grid, merge_size, window_blocks)[start:stop] for grid, start, stop in pieces]
+        return torch.from_numpy(np.concatenate(parts) if parts else np.empty((0, 2), np.int64)).to(device)
+
+    def _window_lengths(self, pieces: Sequence[Piece]) -> Iterator[int]:
+        """Rows of each window, in the order of the pieces."""
+        merge_size, window_blocks = self.config.spatial_merge_size, self.config.window_blocks
+        for piece in pieces:
+            for length, count in runs_between(piece.grid, merge_size, window_blocks, piece.start, piece.stop):
+                yield from repeat(length, count)
+
+
+def _whole_lengths(pieces: Sequence[Piece], num_shared: int) -> Iterator[int]:
+    """Rows of the pieces behind the first ``num_shared`` rows, which are whole units."""
+    first = 0
+    for piece in pieces:
+        if first >= num_shared:
+            yield piece.num_rows
+        first += piece.num_rows
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -362,9 +331,9 @@ class Qwen2_5_VL(nn.Module):  # noqa: N801  # the model's own name
         rows: Tensor = self.language_model.embed_tokens(ids)
         return rows
 
-    def encode_vision(self, pixels: Tensor, grids: Sequence[tuple[int, int]]) -> Tensor:
+    def encode_vision(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
         """uint8 [patches, bytes of a patch] -> [tokens, d]."""
-        features: Tensor = self.visual(pixels, grids)
+        features: Tensor = self.visual(pixels, pieces, shared)
         return features
 
     def forward(self, embeds: Tensor, positions: Tensor, caches: Sequence[KVCache], batch: PagedBatch) -> Tensor:
@@ -422,14 +391,19 @@ def read_facts(config: Config, processor: dict[str, Any], generation: dict[str, 
 
 
 def _encoder_shape(vision: VisionConfig) -> EncoderShape:
+    patch_bytes = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
+    merged = vision.hidden_size * vision.block_rows
     return EncoderShape(
         hidden_size=vision.hidden_size,
         intermediate_size=vision.intermediate_size,
         mlp_matrices=3,
         num_layers=vision.depth,
         num_full_attention_layers=sum(index < vision.depth for index in set(vision.fullatt_block_indexes)),
-        window_patches=vision.window_blocks**2 * vision.block_rows,
         num_heads=vision.num_heads,
+        feature_size=vision.out_hidden_size,
+        merge_size=vision.spatial_merge_size,
+        window_blocks=vision.window_blocks,
+        outer_flops=2 * vision.hidden_size * (patch_bytes + merged + vision.out_hidden_size),
     )
 
 

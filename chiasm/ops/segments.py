@@ -1,10 +1,13 @@
-"""Which rows of a packed batch attend to each other, told without tensors."""
+"""Which rows of a packed batch attend to each other, and what becomes of segments that are cut."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Protocol
+
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -21,28 +24,50 @@ class Run:
         return self.start + self.count * self.length
 
 
+class PendingAttention(Protocol):
+    """Attention of rows whose segments go on elsewhere, while what it needs is on its way."""
+
+    def finish(self, scale: float) -> Tensor:
+        """[n, H, D], the attended rows; scores are multiplied by ``scale``."""
+
+
+class SharedRows(Protocol):
+    """Rows of segments that are cut: other ranks hold the rest."""
+
+    @property
+    def num_rows(self) -> int:
+        """Of this rank; they are the first ones of the packed batch."""
+
+    def begin(self, q: Tensor, k: Tensor, v: Tensor) -> PendingAttention:
+        """Start what the ranks exchange for one layer; q, k and v are [num_rows, H, D]."""
+
+
 @dataclass(frozen=True)
 class Segments:
     """Contiguous segments that cover a packed batch; rows attend within their own segment only.
 
     Attributes:
         runs: neighbours of equal length, joined; each run is one batched attention call.
+        shared: rows before the first run that attend across ranks; None where there are no other ranks to wait for.
     """
 
     runs: tuple[Run, ...]
+    shared: SharedRows | None = None
 
     @classmethod
-    def from_lengths(cls, lengths: Iterable[int]) -> Segments:
-        """Segments of these lengths, in order."""
+    def from_lengths(cls, lengths: Iterable[int], shared: SharedRows | None = None) -> Segments:
+        """Segments of these lengths, in order, behind the shared rows."""
         runs = []
-        start = 0
+        start = 0 if shared is None else shared.num_rows
         for length, equal in groupby(lengths):
             run = Run(start, sum(1 for _ in equal), length)
             runs.append(run)
             start = run.stop
-        return cls(tuple(runs))
+        return cls(tuple(runs), shared)
 
     @property
     def num_rows(self) -> int:
         """Rows that they cover."""
-        return self.runs[-1].stop if self.runs else 0
+        if self.runs:
+            return self.runs[-1].stop
+        return 0 if self.shared is None else self.shared.num_rows

@@ -8,7 +8,7 @@ from chiasm.schema.media import PatchProcessorSpec
 
 
 class EncoderShape(msgspec.Struct, frozen=True):
-    """Shapes of a vision tower that its cost follows from.
+    """Shapes of a vision tower that its cost, and where a unit may be cut, follow from.
 
     Attributes:
         hidden_size: width of a patch's state.
@@ -16,8 +16,13 @@ class EncoderShape(msgspec.Struct, frozen=True):
         mlp_matrices: matrices of the MLP (3 with a gate, else 2).
         num_layers: layers in all.
         num_full_attention_layers: of these, layers whose attention spans a whole unit.
-        window_patches: patches of one window in the other layers.
         num_heads: attention heads.
+        feature_size: columns of a feature row, all that the language model is given of a token.
+        merge_size: side of a merge block in patches; a block becomes one token, and is never cut.
+        window_blocks: side, in merge blocks, of a window of the other layers, which is never cut either; 0 where
+            every layer has full attention.
+        outer_flops: floating-point operations for each patch outside the layers (embedding, mergers).
+        can_cut_rows: whether a unit may be shared by ranks at all.
     """
 
     hidden_size: int
@@ -25,8 +30,46 @@ class EncoderShape(msgspec.Struct, frozen=True):
     mlp_matrices: int
     num_layers: int
     num_full_attention_layers: int
-    window_patches: int
     num_heads: int
+    feature_size: int
+    merge_size: int = 1
+    window_blocks: int = 0
+    outer_flops: int = 0
+    can_cut_rows: bool = True
+
+    @property
+    def block_rows(self) -> int:
+        """Patches in a merge block."""
+        return self.merge_size**2
+
+    @property
+    def window_patches(self) -> int:
+        """Patches in a whole window; 0 where there are none."""
+        return self.window_blocks**2 * self.block_rows
+
+
+class EncoderRates(msgspec.Struct, frozen=True):
+    """How fast a rank computes a tower and talks to the others; measured at start-up, or given.
+
+    Attributes:
+        seconds_per_pass: fixed time of a pass through the tower, whatever it holds.
+        seconds_per_flop: of all work that is linear in the rows, window attention included.
+        seconds_per_attention_flop: of full attention.
+        seconds_per_exchange: fixed time of a collective.
+        seconds_per_byte: of what a rank receives in one.
+        bytes_per_element: of activations.
+        can_overlap: whether an exchange goes on beside computing (on a GPU), or takes its core (on a CPU).
+        packs_units: whether a rank computes its whole units in one pass, or each in a pass of its own.
+    """
+
+    seconds_per_pass: float
+    seconds_per_flop: float
+    seconds_per_attention_flop: float
+    seconds_per_exchange: float
+    seconds_per_byte: float
+    bytes_per_element: int
+    can_overlap: bool
+    packs_units: bool
 
 
 class ModelFacts(msgspec.Struct, frozen=True):

@@ -54,6 +54,8 @@ class EngineStats(msgspec.Struct, frozen=True):
         units_encoded: so far.
         steps: so far.
         encoder_seconds: total encoder time of each rank so far.
+        encoder_makespan: total seconds from the start of a step's encoding to its last feature on every rank so far.
+        encoder_predicted: the same, as the cost model predicted it.
         plan_reasons: how often each placement reason was given.
     """
 
@@ -73,6 +75,8 @@ class EngineStats(msgspec.Struct, frozen=True):
     units_encoded: int = 0
     steps: int = 0
     encoder_seconds: tuple[float, ...] = ()
+    encoder_makespan: float = 0.0
+    encoder_predicted: float = 0.0
     plan_reasons: dict[str, int] = {}
 
 

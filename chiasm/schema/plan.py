@@ -6,25 +6,74 @@ that the scheduler believes it has.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from chiasm.schema.media import MediaItem, Unit
 from chiasm.schema.sampling import SamplingParams
 
+Exchange = Literal["none", "all-gather", "all-to-all"]
+"""How the ranks that share a unit attend to all of it: each gets the keys and values of all rows, or all rows of some
+heads."""
 
-class VisionPlan(msgspec.Struct, frozen=True):
-    """Which rank encodes which unit in this step.
+
+class Share(msgspec.Struct, frozen=True):
+    """The rows of a unit that one rank computes.
 
     Attributes:
-        units: the units to encode, each once, in order of first need.
-        owners: for each unit, the rank that computes it; empty when every rank computes every unit together
-            (the encoder's weights are sharded).
-        reason: one sentence that says why this placement.
+        rank: of the encoder's group.
+        start: its first row, in the unit's cut order (``vision.units.UnitLayout``).
+        stop: one past its last row; the shares of a unit follow one another and none is empty.
     """
 
-    units: tuple[Unit, ...]
-    owners: tuple[int, ...]
+    rank: int
+    start: int
+    stop: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in it."""
+        return self.stop - self.start
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """Who computes a unit.
+
+    Attributes:
+        unit: the unit.
+        shares: one for a whole unit, more for one that is cut, each of another rank; none where every rank computes
+            its heads of every row (the encoder's weights are sharded).
+        exchange: what its ranks do in layers with full attention; "none" unless it is cut.
+    """
+
+    unit: Unit
+    shares: tuple[Share, ...]
+    exchange: Exchange = "none"
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether more than one rank holds rows of it."""
+        return len(self.shares) > 1
+
+
+class VisionPlan(msgspec.Struct, frozen=True):
+    """Which rank computes which rows in this step.
+
+    Attributes:
+        assignments: one for each unit to encode, in order of first need.
+        reason: one sentence that says why this placement.
+        predicted_seconds: from the start to the last feature on every rank, by the cost model.
+    """
+
+    assignments: tuple[Assignment, ...]
     reason: str
+    predicted_seconds: float
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """The units to encode, each once."""
+        return tuple(assignment.unit for assignment in self.assignments)
 
 
 class StartedRequest(msgspec.Struct, frozen=True):
@@ -115,9 +164,11 @@ class StepResult(msgspec.Struct, frozen=True):
         sampled: new tokens, for the sequences that were sampled.
         failed_units: unit key -> reason, for units that no rank could encode; their sequences were not computed.
         encoder_seconds: time of each rank's own part, from the first pixel read to its features.
+        encoder_makespan: seconds from the start of the vision plan to the last feature on rank 0, exchanges included.
     """
 
     step: int
     sampled: tuple[SampledToken, ...]
     failed_units: dict[str, str]
     encoder_seconds: tuple[float, ...] = ()
+    encoder_makespan: float = 0.0

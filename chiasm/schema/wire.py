@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from chiasm.config.engine import EngineConfig
-from chiasm.schema.facts import ModelFacts
+from chiasm.schema.facts import EncoderRates, ModelFacts
 from chiasm.schema.output import EngineStats, SequenceDelta
 from chiasm.schema.plan import StepPlan, StepResult
 from chiasm.schema.request import EngineRequest
@@ -86,8 +86,12 @@ class LoadModel(msgspec.Struct, frozen=True, tag=True):
     size: int
 
 
+class MeasureEncoder(msgspec.Struct, frozen=True, tag=True):
+    """Measure how fast the encoder and the exchanges are; all ranks do it together."""
+
+
 class AllocateBlocks(msgspec.Struct, frozen=True, tag=True):
-    """Second message to a rank: make a KV cache of so many blocks."""
+    """Make a KV cache of so many blocks."""
 
     num_blocks: int
 
@@ -102,7 +106,7 @@ class StopRank(msgspec.Struct, frozen=True, tag=True):
     """End."""
 
 
-ToRank = LoadModel | AllocateBlocks | Step | StopRank
+ToRank = LoadModel | MeasureEncoder | AllocateBlocks | Step | StopRank
 
 
 class RankInfo(msgspec.Struct, frozen=True, tag=True):
@@ -125,6 +129,12 @@ class RankInfo(msgspec.Struct, frozen=True, tag=True):
     dtype: str
 
 
+class EncoderMeasured(msgspec.Struct, frozen=True, tag=True):
+    """The same on every rank."""
+
+    rates: EncoderRates
+
+
 class BlocksAllocated(msgspec.Struct, frozen=True, tag=True):
     """A rank is ready for plans."""
 
@@ -142,4 +152,4 @@ class RankFailed(msgspec.Struct, frozen=True, tag=True):
     is_user_error: bool = False
 
 
-FromRank = RankInfo | BlocksAllocated | StepDone | RankFailed
+FromRank = RankInfo | EncoderMeasured | BlocksAllocated | StepDone | RankFailed

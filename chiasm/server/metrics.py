@@ -137,6 +137,8 @@ def _counters(stats: EngineStats) -> Iterator[Metric]:
         ("mm_processor_cache_queries", "Images looked up in the processor cache.", stats.processor_queries),
         ("mm_processor_cache_hits", "Images found in the processor cache.", stats.processor_hits),
         ("encoder_units", "Vision units encoded.", stats.units_encoded),
+        ("encoder_makespan_seconds", "From the start of a step's encoding to its last feature.", stats.encoder_makespan),
+        ("encoder_predicted_seconds", "The same, as the cost model predicted it.", stats.encoder_predicted),
         ("engine_steps", "Steps of the engine.", stats.steps),
     ):
         yield CounterMetricFamily(f"chiasm:{name}", text, value)

@@ -1,21 +1,297 @@
-"""What encoding a unit costs, from the shapes of the tower. Pure, no torch."""
+"""What a plan costs: seconds of computing and exchanging on each rank, from shapes and rates. Pure, no torch.
+
+Letters: N rows (patches) of a unit, r of them on one rank, d the tower's width, m ranks that share the unit.
+"""
 
 from __future__ import annotations
 
-from chiasm.schema.facts import EncoderShape
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from chiasm.schema.facts import EncoderRates, EncoderShape
 from chiasm.schema.media import Unit
+from chiasm.schema.plan import Assignment, Exchange, Share
 
 
-def unit_cost(shape: EncoderShape, unit: Unit) -> float:
-    """Floating-point operations of one unit, merger left out.
+def linear_flops(shape: EncoderShape, num_patches: int) -> int:
+    """Floating-point operations of a unit that are linear in its rows.
 
-    Per layer and patch: query, key, value and output projections take ``8 * d * d``, the MLP ``2 * m * d * ff`` for
-    ``m`` matrices, and attention over ``k`` keys ``4 * k * d``. ``k`` is all patches of the unit in a layer with full
-    attention and those of one window elsewhere, so a unit's cost is linear in its patches but for its full layers.
+    Per layer and row the projections of query, key, value and output take ``8 d d``, the MLP ``2 matrices d ff``, and
+    attention within windows ``4 w d`` for the w rows of one.
     """
-    n, d = unit.num_patches, shape.hidden_size
-    linear = 8 * d * d + 2 * shape.mlp_matrices * d * shape.intermediate_size
-    window = min(n, shape.window_patches)
-    num_windowed = shape.num_layers - shape.num_full_attention_layers
-    attention = 4 * d * (shape.num_full_attention_layers * n + num_windowed * window)
-    return float(n * (shape.num_layers * linear + attention))
+    d = shape.hidden_size
+    dense = 8 * d * d + 2 * shape.mlp_matrices * d * shape.intermediate_size
+    windows = (shape.num_layers - shape.num_full_attention_layers) * 4 * d * min(num_patches, shape.window_patches)
+    return num_patches * (shape.num_layers * dense + windows + shape.outer_flops)
+
+
+def full_attention_flops(shape: EncoderShape, num_patches: int) -> int:
+    """Floating-point operations of a unit's attention in the layers where it spans all N rows: ``4 N N d`` each."""
+    return shape.num_full_attention_layers * 4 * shape.hidden_size * num_patches**2
+
+
+class UnitWork(NamedTuple):
+    """A unit as the cost model sees it.
+
+    Attributes:
+        num_patches: N.
+        num_tokens: rows of features that it gives.
+        linear: seconds of what is linear in the rows, for all of them; window attention is among it.
+        attention: seconds of full attention, for all rows.
+    """
+
+    num_patches: int
+    num_tokens: int
+    linear: float
+    attention: float
+
+    @property
+    def seconds(self) -> float:
+        """All of it on one rank."""
+        return self.linear + self.attention
+
+
+class RowShare(NamedTuple):
+    """``rows`` rows of a unit on a rank; a fraction while a plan is only considered."""
+
+    rank: int
+    rows: float
+
+
+class PlanCost(NamedTuple):
+    """What a plan is predicted to take.
+
+    Attributes:
+        compute_seconds: of each rank.
+        exchange_seconds: of each rank, for the units that are cut, as far as local work does not hide it; with
+            sharded weights, for the sums.
+        exchanged_bytes: received by each rank, the gathered features among them.
+        gather_seconds: agreeing on failures and putting all features on all ranks, after the slowest rank is done.
+        makespan: seconds from the start to the last feature on every rank.
+    """
+
+    compute_seconds: tuple[float, ...]
+    exchange_seconds: tuple[float, ...]
+    exchanged_bytes: tuple[int, ...]
+    gather_seconds: float
+    makespan: float
+
+
+@dataclass(slots=True)
+class RankLoad:
+    """What a plan gives to one rank.
+
+    Attributes:
+        num_whole: whole units.
+        num_tokens: feature rows that it computes.
+        linear: seconds of linear work.
+        whole_attention: seconds of full attention within whole units, which needs nobody.
+        cut_attention: seconds of full attention in units that it shares.
+        num_rounds: exchanges in a layer with full attention: 0 without shares, 2 with any all-to-all, else 1.
+        first_elements: received in the first of them, in one layer.
+        second_elements: received in the second.
+        partners: the ranks that wait for one another, by their lowest; its own number without shares.
+    """
+
+    num_whole: int = 0
+    num_tokens: float = 0.0
+    linear: float = 0.0
+    whole_attention: float = 0.0
+    cut_attention: float = 0.0
+    num_rounds: int = 0
+    first_elements: float = 0.0
+    second_elements: float = 0.0
+    partners: int = 0
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Predicts plans of a tower on ranks that are all alike.
+
+    Attributes:
+        shape: of the tower.
+        rates: of a rank and its link.
+        num_ranks: ranks of the encoder's group.
+    """
+
+    shape: EncoderShape
+    rates: EncoderRates
+    num_ranks: int
+    _works: dict[tuple[tuple[int, int], int], UnitWork] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+
+    def work(self, unit: Unit) -> UnitWork:
+        """A unit's work."""
+        size = (unit.grid, unit.num_tokens)
+        work = self._works.get(size)
+        if work is None:
+            work = self._works[size] = self._work_of_size(unit.num_patches, unit.num_tokens)
+        return work
+
+    def _work_of_size(self, num_patches: int, num_tokens: int) -> UnitWork:
+        rates = self.rates
+        return UnitWork(
+            num_patches,
+            num_tokens,
+            linear=linear_flops(self.shape, num_patches) * rates.seconds_per_flop,
+            attention=full_attention_flops(self.shape, num_patches) * rates.seconds_per_attention_flop,
+        )
+
+    def alone_seconds(self, works: Sequence[UnitWork]) -> float:
+        """All the work on one rank, which exchanges nothing."""
+        num_passes = 1 if self.rates.packs_units else len(works)
+        return sum(work.seconds for work in works) + num_passes * self.rates.seconds_per_pass
+
+    def price(self, assignments: Sequence[Assignment]) -> PlanCost:
+        """The cost of a plan; one without shares is priced as sharded weights."""
+        if any(not assignment.shares for assignment in assignments):
+            return self.price_sharded_weights([self.work(assignment.unit) for assignment in assignments])
+        loads = self.new_loads()
+        for one in assignments:
+            self.add(loads, self.work(one.unit), one.shares, one.exchange)
+        return self.price_loads(loads)
+
+    def new_loads(self) -> list[RankLoad]:
+        """Ranks with nothing to do."""
+        return [RankLoad(partners=rank) for rank in range(self.num_ranks)]
+
+    def add(self, loads: Sequence[RankLoad], work: UnitWork, shares: Sequence[Share], exchange: Exchange) -> None:
+        """Give a unit to the ranks that have shares of it."""
+        if len(shares) == 1:
+            add_whole(loads[shares[0].rank], work)
+        else:
+            self.add_cut(loads, work, [RowShare(share.rank, share.num_rows) for share in shares], exchange)
+
+    def add_cut(
+        self, loads: Sequence[RankLoad], work: UnitWork, shares: Sequence[RowShare], exchange: Exchange
+    ) -> None:
+        """Give a unit to several ranks.
+
+        All-gather: a rank receives key and value of the rows that it has not, and attends with its own rows.
+        All-to-all: first it receives its part of the heads, query, key and value, of the rows that it has not, and
+        attends with all rows in these heads; then the results of the other heads for its own rows.
+        """
+        n, d, m = work.num_patches, self.shape.hidden_size, len(shares)
+        for rank, rows in shares:
+            load = loads[rank]
+            load.linear += work.linear * rows / n
+            load.num_tokens += rows * work.num_tokens / n
+            if exchange == "all-gather":
+                load.cut_attention += work.attention * rows / n
+                load.first_elements += 2 * d * (n - rows)
+                load.num_rounds = max(load.num_rounds, 1)
+            else:
+                load.cut_attention += work.attention / m
+                load.first_elements += 3 * (d // m) * (n - rows)
+                load.second_elements += (d - d // m) * rows
+                load.num_rounds = 2
+        joined = {loads[rank].partners for rank, _ in shares}
+        lowest = min(joined)
+        for load in loads:
+            if load.partners in joined:
+                load.partners = lowest
+
+    def price_loads(self, loads: Sequence[RankLoad]) -> PlanCost:
+        """The cost of what each rank was given."""
+        compute = self._compute_seconds(loads)
+        waits = [self._exchange_seconds(load) for load in loads]
+        hidden = [min(wait[0], self._local_seconds(load)) for wait, load in zip(waits, loads, strict=True)]
+        groups: dict[int, list[int]] = {}
+        for rank, load in enumerate(loads):
+            groups.setdefault(load.partners, []).append(rank)
+        slowest = max(self._group_seconds(ranks, loads, compute, waits) for ranks in groups.values())
+        received = self._gathered_bytes(loads)
+        gather = self._gather_seconds(received)
+        exchanged = [self._exchanged_bytes(load) for load in loads]
+        return PlanCost(
+            compute_seconds=tuple(compute),
+            exchange_seconds=tuple(sum(wait) - less for wait, less in zip(waits, hidden, strict=True)),
+            exchanged_bytes=tuple(round(a + b) for a, b in zip(exchanged, received, strict=True)),
+            gather_seconds=gather,
+            makespan=slowest + gather,
+        )
+
+    def _compute_seconds(self, loads: Sequence[RankLoad]) -> list[float]:
+        """Of each rank. In a plan with a cut a rank computes all its rows in one pass through the tower."""
+        is_one_pass = self.rates.packs_units or any(load.num_rounds for load in loads)
+        seconds = []
+        for load in loads:
+            num_passes = bool(load.num_tokens) if is_one_pass else load.num_whole
+            work = load.linear + load.whole_attention + load.cut_attention
+            seconds.append(work + num_passes * self.rates.seconds_per_pass)
+        return seconds
+
+    def _exchange_seconds(self, load: RankLoad) -> tuple[float, float]:
+        """Of the first and the second round of a rank, over all layers."""
+        rates, layers = self.rates, self.shape.num_full_attention_layers
+        per_element = rates.bytes_per_element * rates.seconds_per_byte
+        first = load.first_elements * per_element + (load.num_rounds > 0) * rates.seconds_per_exchange
+        second = load.second_elements * per_element + (load.num_rounds > 1) * rates.seconds_per_exchange
+        return layers * first, layers * second
+
+    def _local_seconds(self, load: RankLoad) -> float:
+        """Work that needs nobody and can be done while the first round is under way."""
+        return load.whole_attention if self.rates.can_overlap else 0.0
+
+    def _group_seconds(
+        self,
+        ranks: Sequence[int],
+        loads: Sequence[RankLoad],
+        compute: Sequence[float],
+        waits: Sequence[tuple[float, float]],
+    ) -> float:
+        """Time of ranks that wait for one another in every layer with full attention.
+
+        A layer goes on when the last of them has sent and the last message has come; what a rank does for itself
+        meanwhile counts only where it takes longer than that.
+        """
+        first = max(waits[rank][0] for rank in ranks)
+        second = max(waits[rank][1] for rank in ranks)
+        waiting = max(compute[rank] - self._local_seconds(loads[rank]) for rank in ranks) + first
+        return max(waiting, *(compute[rank] for rank in ranks)) + second
+
+    def _exchanged_bytes(self, load: RankLoad) -> float:
+        """Received by a rank in all layers."""
+        elements = load.first_elements + load.second_elements
+        return elements * self.shape.num_full_attention_layers * self.rates.bytes_per_element
+
+    def _gathered_bytes(self, loads: Sequence[RankLoad]) -> list[float]:
+        """The features of the others, for each rank."""
+        total = sum(load.num_tokens for load in loads)
+        row_bytes = self.shape.feature_size * self.rates.bytes_per_element
+        return [(total - load.num_tokens) * row_bytes for load in loads]
+
+    def _gather_seconds(self, received: Sequence[float]) -> float:
+        """One small collective to agree, one round for the features."""
+        if self.num_ranks == 1:
+            return 0.0
+        return 2 * self.rates.seconds_per_exchange + max(received) * self.rates.seconds_per_byte
+
+    def price_sharded_weights(self, works: Sequence[UnitWork]) -> PlanCost:
+        """Every rank computes its heads, and its columns of the MLP, of every row, and the ranks sum up."""
+        m, rates = self.num_ranks, self.rates
+        num_passes = 1 if rates.packs_units else len(works)
+        compute = sum(work.seconds for work in works) / m + num_passes * rates.seconds_per_pass
+        if m == 1:
+            return PlanCost((compute,), (0.0,), (0,), 0.0, compute)
+        received = self._summed_elements(works) * 2 * (m - 1) // m * rates.bytes_per_element
+        num_sums = num_passes * (2 * self.shape.num_layers + 1)
+        exchange = num_sums * rates.seconds_per_exchange + received * rates.seconds_per_byte
+        agree = rates.seconds_per_exchange
+        return PlanCost((compute,) * m, (exchange,) * m, (received,) * m, agree, compute + exchange + agree)
+
+    def _summed_elements(self, works: Iterable[UnitWork]) -> int:
+        """Two sums a layer over all rows, and one of the features; a ring moves each element 2 (m - 1) / m times."""
+        shape = self.shape
+        each_row = 2 * shape.num_layers * shape.hidden_size
+        return sum(work.num_patches * each_row + work.num_tokens * shape.feature_size for work in works)
+
+
+def add_whole(load: RankLoad, work: UnitWork) -> None:
+    """Give a whole unit to a rank."""
+    load.num_whole += 1
+    load.num_tokens += work.num_tokens
+    load.linear += work.linear
+    load.whole_attention += work.attention

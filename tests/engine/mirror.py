@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
-from chiasm.schema.facts import EncoderShape
+from chiasm.schema.facts import EncoderRates, EncoderShape
 from chiasm.schema.media import MediaItem, PixelRef, Unit
 from chiasm.schema.output import SequenceDelta
 from chiasm.schema.plan import SampledToken, StartedRequest, StepPlan, StepResult
@@ -15,7 +15,18 @@ from chiasm.schema.sampling import SamplingParams
 from chiasm.vision.frames import units_between
 
 BLOCK_SIZE = 4
-SHAPE = EncoderShape(8, 16, 3, 4, 2, 16, 2)
+SHAPE = EncoderShape(
+    hidden_size=8,
+    intermediate_size=16,
+    mlp_matrices=3,
+    num_layers=4,
+    num_full_attention_layers=2,
+    num_heads=2,
+    feature_size=8,
+    merge_size=2,
+    window_blocks=2,
+)
+RATES = EncoderRates(1e-6, 1e-9, 1e-9, 1e-6, 1e-9, 4, can_overlap=False, packs_units=False)
 PATCHES_PER_TOKEN = 4
 
 
@@ -33,6 +44,7 @@ def limits(**changes: object) -> SchedulerLimits:
         "num_ranks": 2,
         "encoder_mode": "data",
         "encoder": SHAPE,
+        "encoder_rates": RATES,
         "eos_token_ids": (7,),
     }
     return SchedulerLimits(**{**values, **changes})  # type: ignore[arg-type]

@@ -27,6 +27,7 @@ PROMPTS = {
     "one column of merge blocks": [2, (1, 26, 2), 2],
     "a ribbon, 28 x 1988 pixels": [4, (1, 2, 142), 3],
     "several frames": [3, (3, 6, 10), 5],
+    "one large image": [2, (1, 44, 28), 3],
     "more frames than rows and columns": [2, (9, 4, 4), 1],
 }
 WITH_IMAGES = [name for name, pieces in PROMPTS.items() if any(isinstance(piece, tuple) for piece in pieces)]
@@ -126,5 +127,6 @@ def test_sharded_equals_one_rank(
 def test_encoder_mode_equals_one_rank(
     family: Family, rank_pool: RankPool, size: int, mode: EncoderMode, dtype: torch.dtype
 ) -> None:
-    prompts = [prompt_of(family, name) for name in ("one image", "two images of different sizes", "several frames")]
+    names = ("one image", "two images of different sizes", "several frames", "one large image")
+    prompts = [prompt_of(family, name) for name in names]
     invariants.encoder_mode_equals_one_rank(family, rank_pool, size, prompts, mode, dtype)

@@ -104,7 +104,18 @@ def test_facts_of_a_checkpoint(qwen2_5_vl: SavedModel) -> None:
     assert facts.media_token_ids == tuple(tokenizer.token_to_id(name) for name in names)
     assert facts.eos_token_ids == tuple(tokenizer.token_to_id(name) for name in ("<|im_end|>", "<|endoftext|>"))
     assert facts.processor.row_bytes == 1176
-    assert facts.encoder == EncoderShape(64, 90, 3, 4, 2, 64, 8)
+    assert facts.encoder == EncoderShape(
+        hidden_size=64,
+        intermediate_size=90,
+        mlp_matrices=3,
+        num_layers=4,
+        num_full_attention_layers=2,
+        num_heads=8,
+        feature_size=64,
+        merge_size=2,
+        window_blocks=4,
+        outer_flops=2 * 64 * (1176 + 4 * 64 + 64),
+    )
 
 
 @pytest.mark.parametrize(

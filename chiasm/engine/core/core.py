@@ -9,11 +9,13 @@ import msgspec
 
 from chiasm.config.engine import EngineConfig
 from chiasm.engine.core.capacity import Capacity, decide_capacity
+from chiasm.engine.core.encoder_rates import encoder_rates
 from chiasm.engine.executor.base import Executor
 from chiasm.engine.executor.inproc import InprocExecutor
 from chiasm.engine.executor.multiproc import MultiprocExecutor
 from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
 from chiasm.multimodal.bounds import bounded_spec
+from chiasm.schema.facts import EncoderRates
 from chiasm.schema.output import EngineStats, SequenceDelta
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.wire import RankInfo, Ready
@@ -34,9 +36,10 @@ class EngineCore:
     def __init__(self, config: EngineConfig, executor: Executor) -> None:
         self._executor = executor
         infos = [_with_server_processor(info, config) for info in executor.load()]
+        rates = encoder_rates(config, infos[0], executor)
         capacity = decide_capacity(config, infos)
         executor.allocate(capacity.num_blocks)
-        self._scheduler = Scheduler(_limits(config, infos[0], capacity))
+        self._scheduler = Scheduler(_limits(config, infos[0], rates, capacity))
         self.ready = Ready(
             facts=infos[0].facts,
             max_model_len=capacity.max_model_len,
@@ -97,7 +100,7 @@ def _with_server_processor(info: RankInfo, config: EngineConfig) -> RankInfo:
     return msgspec.structs.replace(info, facts=msgspec.structs.replace(info.facts, processor=processor))
 
 
-def _limits(config: EngineConfig, info: RankInfo, capacity: Capacity) -> SchedulerLimits:
+def _limits(config: EngineConfig, info: RankInfo, rates: EncoderRates, capacity: Capacity) -> SchedulerLimits:
     return SchedulerLimits(
         num_blocks=capacity.num_blocks,
         block_size=config.block_size,
@@ -110,6 +113,7 @@ def _limits(config: EngineConfig, info: RankInfo, capacity: Capacity) -> Schedul
         num_ranks=config.tensor_parallel_size,
         encoder_mode=config.mm_encoder_tp_mode,
         encoder=info.facts.encoder,
+        encoder_rates=rates,
         eos_token_ids=info.facts.eos_token_ids,
     )
 
@@ -119,7 +123,7 @@ def _summary(config: EngineConfig, info: RankInfo, capacity: Capacity) -> tuple[
     encoder = {
         "weights": f"weights sharded over {ranks} ranks (mm_encoder_tp_mode=weights)",
         "data": f"data-parallel over {ranks} ranks, whole units (mm_encoder_tp_mode=data)",
-        "auto": f"data-parallel over {ranks} ranks, whole units (mm_encoder_tp_mode=auto)",
+        "auto": f"data-parallel over {ranks} ranks, units cut by rows where it pays (mm_encoder_tp_mode=auto)",
     }[config.mm_encoder_tp_mode]
     return (
         f"model: {info.facts.model_type} on {ranks} {'rank' if ranks == 1 else 'ranks'}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from chiasm.schema.facts import EncoderRates
 from chiasm.schema.plan import StepPlan, StepResult
 from chiasm.schema.wire import RankInfo
 
@@ -24,6 +25,9 @@ class Executor(Protocol):
         Raises:
             UserError: if the model or a setting is at fault.
         """
+
+    def measure_encoder(self) -> EncoderRates:
+        """Have the ranks measure how fast the encoder is; before ``allocate``, while memory is free."""
 
     def allocate(self, num_blocks: int) -> None:
         """Have every rank make its KV cache."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from chiasm.config.engine import EngineConfig
 from chiasm.errors import EngineDeadError
+from chiasm.schema.facts import EncoderRates
 from chiasm.schema.plan import StepPlan, StepResult
 from chiasm.schema.wire import RankInfo
 
@@ -33,6 +34,10 @@ class InprocExecutor:
 
         self._runner = start_runner(self._config, rank=0, size=1)
         return [self._runner.info()]
+
+    def measure_encoder(self) -> EncoderRates:
+        """Measure here."""
+        return self._live_runner().measure_encoder()
 
     def allocate(self, num_blocks: int) -> None:
         """Make the KV cache here."""

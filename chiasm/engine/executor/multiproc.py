@@ -14,12 +14,15 @@ from chiasm.dist.channel import Channel
 from chiasm.dist.children import Child, start_child, stop_children
 from chiasm.dist.cores import num_usable_cores
 from chiasm.errors import EngineDeadError, UserError
+from chiasm.schema.facts import EncoderRates
 from chiasm.schema.plan import StepPlan, StepResult
 from chiasm.schema.wire import (
     AllocateBlocks,
     BlocksAllocated,
+    EncoderMeasured,
     FromRank,
     LoadModel,
+    MeasureEncoder,
     RankFailed,
     RankInfo,
     Step,
@@ -61,6 +64,14 @@ class MultiprocExecutor:
         """Have every rank load the model."""
         self._send(LoadModel(self._config, self._size))
         return [info for info in self._replies(range(self._size)) if isinstance(info, RankInfo)]
+
+    def measure_encoder(self) -> EncoderRates:
+        """Have all ranks measure together."""
+        self._send(MeasureEncoder())
+        replies = self._replies(range(self._size), self._config.step_timeout)
+        measured = [reply for reply in replies if isinstance(reply, EncoderMeasured)]
+        assert len(measured) == self._size, replies
+        return measured[0].rates
 
     def allocate(self, num_blocks: int) -> None:
         """Have every rank make its KV cache."""

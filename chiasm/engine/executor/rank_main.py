@@ -13,7 +13,9 @@ from chiasm.logs import configure_logging, get_logger
 from chiasm.schema.wire import (
     AllocateBlocks,
     BlocksAllocated,
+    EncoderMeasured,
     LoadModel,
+    MeasureEncoder,
     RankFailed,
     Step,
     StepDone,
@@ -53,6 +55,8 @@ def _serve(channel: Channel[ToRank], runtime_dir: Path, rank: int) -> None:
             result = runner.execute(message.plan)
             if rank == 0:
                 channel.send(StepDone(result))
+        elif isinstance(message, MeasureEncoder):
+            channel.send(EncoderMeasured(runner.measure_encoder()))
         elif isinstance(message, AllocateBlocks):
             runner.allocate(message.num_blocks)
             channel.send(BlocksAllocated())

@@ -21,13 +21,15 @@ from chiasm.models.loader import load_model
 from chiasm.multimodal.pixels import read_rows
 from chiasm.ops.paged_attention import KVCache, PagedBatch, SequenceRows, build_batch
 from chiasm.sampling.sampler import sample
+from chiasm.schema.facts import EncoderRates
 from chiasm.schema.plan import SampledToken, ScheduledRequest, StepPlan, StepResult, VisionPlan
 from chiasm.schema.wire import RankInfo
 from chiasm.vision.encode import EncodedUnits, UnitEncoder
+from chiasm.vision.fit import Fit
 from chiasm.vision.frames import units_between
 
 _FAILED_UNIT = "this image could not be encoded; the server's log has the reason."
-_NOTHING = EncodedUnits({}, frozenset(), ())
+_NOTHING = EncodedUnits({}, frozenset(), (), 0.0, 0)
 
 
 class Runner:
@@ -47,14 +49,16 @@ class Runner:
         self._dtype = choose_dtype(config.dtype, device.type)
         self._device_reason = device_reason
         dtype = torch_dtype(self._dtype.value)
-        vision_group = group if config.mm_encoder_tp_mode == "weights" else SOLO
+        self._is_encoder_sharded = config.mm_encoder_tp_mode == "weights"
+        vision_group = group if self._is_encoder_sharded else SOLO
         loaded = load_model(
             Path(config.model), dtype=dtype, device=device, text_group=group, vision_group=vision_group
         )
         self._facts, self._model = loaded.facts, loaded.model
         self._unit_encoder = UnitEncoder(
             encoder=self._model.encode_vision,
-            hidden_size=self._model.hidden_size,
+            shape=self._facts.encoder,
+            row_bytes=self._facts.processor.row_bytes,
             group=group,
             read_rows=read_rows,
             device=device,
@@ -79,6 +83,21 @@ class Runner:
             dtype=str(self._dtype),
         )
 
+    def measure_encoder(self) -> EncoderRates:
+        """How fast the encoder and the ranks' exchanges are; every rank is asked at the same time."""
+        encoder = self._unit_encoder
+        fit = Fit(
+            encoder.encoder,
+            encoder.shape,
+            encoder.row_bytes,
+            encoder.group,
+            self._is_encoder_sharded,
+            encoder.device,
+            encoder.dtype,
+            encoder.packs_units,
+        )
+        return fit.rates()
+
     def allocate(self, num_blocks: int) -> None:
         """Make the KV cache."""
         model, dtype = self._model, torch_dtype(self._dtype.value)
@@ -97,7 +116,13 @@ class Runner:
         encoded = self._encode(plan.vision)
         scheduled = self._extend(plan.scheduled, encoded.failed)
         sampled = self._compute(scheduled) if scheduled else []
-        return StepResult(plan.step, tuple(sampled), dict.fromkeys(encoded.failed, _FAILED_UNIT), encoded.seconds)
+        return StepResult(
+            step=plan.step,
+            sampled=tuple(sampled),
+            failed_units=dict.fromkeys(encoded.failed, _FAILED_UNIT),
+            encoder_seconds=encoded.seconds,
+            encoder_makespan=encoded.makespan,
+        )
 
     def _forget(self, plan: StepPlan) -> None:
         for request_id in plan.dropped:

@@ -19,7 +19,7 @@ from chiasm.engine.cache.encoder_cache import EncoderCache
 from chiasm.engine.scheduler.budget import StepBudget, VisionReach
 from chiasm.engine.scheduler.finish import finish_of
 from chiasm.engine.scheduler.sequence import Sequence
-from chiasm.schema.facts import EncoderShape
+from chiasm.schema.facts import EncoderRates, EncoderShape
 from chiasm.schema.output import EngineStats, SequenceDelta
 from chiasm.schema.plan import (
     SampledToken,
@@ -30,7 +30,7 @@ from chiasm.schema.plan import (
     VisionPlan,
 )
 from chiasm.schema.request import EngineRequest
-from chiasm.vision.cost import unit_cost
+from chiasm.vision.cost import CostModel
 from chiasm.vision.frames import units_between
 from chiasm.vision.plan import plan_vision
 
@@ -49,6 +49,7 @@ class SchedulerLimits(msgspec.Struct, frozen=True, kw_only=True):
     num_ranks: int
     encoder_mode: EncoderMode
     encoder: EncoderShape
+    encoder_rates: EncoderRates
     eos_token_ids: tuple[int, ...]
 
 
@@ -59,6 +60,7 @@ class Scheduler:
         self._limits = limits
         self._blocks = BlockPool(limits.num_blocks, is_caching=limits.enable_prefix_caching)
         self._encoder_cache = EncoderCache(limits.encoder_cache_tokens)
+        self._cost_model = CostModel(limits.encoder, limits.encoder_rates, limits.num_ranks)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._by_id: dict[str, Sequence] = {}
@@ -322,7 +324,7 @@ class Scheduler:
             list(budget.units.values()),
             num_ranks=limits.num_ranks,
             mode=limits.encoder_mode,
-            cost=lambda unit: unit_cost(limits.encoder, unit),
+            model=self._cost_model,
         )
 
     def _count_step(self, plan: StepPlan, result: StepResult) -> None:
@@ -335,6 +337,8 @@ class Scheduler:
             totals,
             units_encoded=totals.units_encoded + len(plan.vision.units),
             encoder_seconds=tuple(a + b for a, b in zip(seconds, result.encoder_seconds, strict=True)),
+            encoder_makespan=totals.encoder_makespan + result.encoder_makespan,
+            encoder_predicted=totals.encoder_predicted + plan.vision.predicted_seconds,
             plan_reasons={
                 **totals.plan_reasons,
                 plan.vision.reason: totals.plan_reasons.get(plan.vision.reason, 0) + 1,

@@ -1,0 +1,141 @@
+"""Measuring, at start-up, how fast this machine computes a tower and how fast its ranks talk."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from chiasm.dist.group import Group
+from chiasm.ops.attention import attend_all
+from chiasm.schema.facts import EncoderRates, EncoderShape
+from chiasm.vision.cost import full_attention_flops, linear_flops
+from chiasm.vision.encode import Encoder
+from chiasm.vision.units import Piece
+
+SECONDS = 2.0
+"""Most that a fit takes, but for a single pass that is longer."""
+
+_SMALL_SIDE = 8  # of the first unit, in merge blocks
+_MAX_ROWS = 4096
+_SMALL_MESSAGE, _LARGE_MESSAGE = 64, 1 << 19  # elements
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Measures a loaded tower; every rank of the group calls ``rates`` at the same time.
+
+    Attributes:
+        encoder: the tower.
+        shape: of the tower.
+        row_bytes: of a patch.
+        group: the ranks.
+        is_sharded: whether the tower's weights are spread over them.
+        device: where it is.
+        dtype: of its activations.
+        packs_units: see ``EncoderRates``.
+    """
+
+    encoder: Encoder
+    shape: EncoderShape
+    row_bytes: int
+    group: Group
+    is_sharded: bool
+    device: torch.device
+    dtype: torch.dtype
+    packs_units: bool
+
+    @torch.inference_mode()
+    def rates(self, seconds: float = SECONDS) -> EncoderRates:
+        """Measure for about ``seconds``.
+
+        A pass is taken as a fixed time, a time for each operation that is linear in the rows, and one for each of
+        full attention. The last is measured on the attention op alone, the others on units of two sizes.
+        """
+        exchange, byte = self._link()
+        attention = self._attention(0.2 * seconds)
+        small = self._unit(_SMALL_SIDE, exchange, byte, attention)
+        share = 0.25 * seconds / max(small.seconds, 1e-6)
+        side = min(int(_SMALL_SIDE * math.sqrt(share)), int(math.sqrt(_MAX_ROWS)) // self.shape.merge_size)
+        flop = small.seconds / small.flops
+        fixed = 0.0
+        if side >= 2 * _SMALL_SIDE:
+            large = self._unit(side, exchange, byte, attention)
+            flop = max(large.seconds - small.seconds, 0.5 * large.seconds) / (large.flops - small.flops)
+            fixed = max(0.0, small.seconds - flop * small.flops)
+        return EncoderRates(
+            seconds_per_pass=fixed,
+            seconds_per_flop=flop,
+            seconds_per_attention_flop=attention,
+            seconds_per_exchange=exchange,
+            seconds_per_byte=byte,
+            bytes_per_element=self.dtype.itemsize,
+            can_overlap=self.device.type != "cpu",
+            packs_units=self.packs_units,
+        )
+
+    def _unit(self, side: int, exchange: float, byte: float, attention: float) -> _Timed:
+        """A square unit's linear work and its time; what is known of its time is taken off."""
+        shape = self.shape
+        grid = (side * shape.merge_size, side * shape.merge_size)
+        num_rows = grid[0] * grid[1]
+        pixels = torch.zeros(num_rows, self.row_bytes, dtype=torch.uint8, device=self.device)
+        pieces = [Piece.whole(grid)]
+        took = self._time(lambda: self.encoder(pixels, pieces, None))
+        divisor = self.group.size if self.is_sharded else 1
+        known = attention * full_attention_flops(shape, num_rows) / divisor
+        if self.is_sharded:
+            num_bytes = num_rows * shape.hidden_size * self.dtype.itemsize * 2 * (divisor - 1) / divisor
+            known += 2 * shape.num_layers * (exchange + byte * num_bytes)
+        return _Timed(max(took - known, 0.5 * took), linear_flops(shape, num_rows) / divisor)
+
+    def _attention(self, seconds: float) -> float:
+        """Seconds per operation of the attention op, at a size that fits into the time."""
+        shape = self.shape
+        num_rows, took, flops = 128, 0.0, 1.0
+        while num_rows <= _MAX_ROWS and took < seconds / 8:
+            num_rows *= 2
+            size = (num_rows, shape.num_heads, shape.hidden_size // shape.num_heads)
+            q, k, v = (torch.rand(size, dtype=self.dtype, device=self.device) for _ in range(3))
+            took = self._time(lambda q=q, k=k, v=v: attend_all(q, k, v, 0.1))  # type: ignore[misc]
+            flops = 4.0 * num_rows * num_rows * shape.hidden_size
+        return took / flops
+
+    def _link(self) -> tuple[float, float]:
+        """Seconds of an exchange that moves next to nothing, and of each byte that a rank receives."""
+        if self.group.size == 1:
+            return 0.0, 0.0
+        small, large = (self._time(lambda n=n: self._exchange(n), 5) for n in (_SMALL_MESSAGE, _LARGE_MESSAGE))  # type: ignore[misc]
+        num_bytes = (_LARGE_MESSAGE - _SMALL_MESSAGE) * self.dtype.itemsize
+        return small, max(0.0, large - small) / num_bytes
+
+    def _exchange(self, num_elements: int) -> None:
+        """All-to-all in which every rank receives so many elements in all."""
+        others = self.group.size - 1
+        counts = [0 if rank == self.group.rank else num_elements // others for rank in range(self.group.size)]
+        outgoing = torch.zeros(sum(counts), dtype=self.dtype, device=self.device)
+        self.group.start_all_to_all(outgoing, counts, counts).wait()
+
+    def _time(self, call: Callable[[], object], repeats: int = 2) -> float:
+        """The least time of some calls, the mean over the ranks, after one to warm up."""
+        times = []
+        for _ in range(repeats + 1):
+            start = time.perf_counter()
+            call()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            times.append(time.perf_counter() - start)
+        own: Tensor = torch.tensor([min(times[1:])], dtype=torch.float64, device=self.device)
+        return float(self.group.all_reduce(own).item()) / self.group.size
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """Seconds of a unit, and operations that they were spent on."""
+
+    seconds: float
+    flops: float
