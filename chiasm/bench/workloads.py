@@ -1,0 +1,74 @@
+"""What the encoder's benchmark encodes: named mixes of images and videos, or a file of them."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+
+Item = tuple[int, int, int]
+"""An image or a video as (time, rows, columns) of its patch grid."""
+
+Batch = tuple[Item, ...]
+
+_MIX_SEED = 0
+_MIX_BATCHES = 1000
+
+
+class Workload(NamedTuple):
+    """Items that are encoded together, once or, with other items, several times."""
+
+    name: str
+    batches: tuple[Batch, ...]
+
+
+def image(num_patches: float, aspect: float = 1.0) -> Item:
+    """An image of about so many patches, with even sides; ``aspect`` is columns to rows."""
+    rows = max(2, 2 * round(math.sqrt(num_patches / aspect) / 2))
+    return (1, rows, max(2, 2 * round(num_patches / rows / 2)))
+
+
+def video(num_frames: int, num_patches: float, aspect: float = 4 / 3) -> Item:
+    """A video of so many temporal slices of about so many patches."""
+    _, rows, columns = image(num_patches, aspect)
+    return (num_frames, rows, columns)
+
+
+def _log_uniform(draw: random.Random, low: float, high: float) -> float:
+    return math.exp(draw.uniform(math.log(low), math.log(high)))
+
+
+def _two_videos_and_images() -> Batch:
+    draw = random.Random(_MIX_SEED)
+    images = [image(_log_uniform(draw, 256, 4096), draw.uniform(0.5, 2)) for _ in range(30)]
+    return (video(16, 1200), video(16, 1200), *images)
+
+
+def _random_batch(draw: random.Random) -> Batch:
+    """1 to 16 items, a fifth of them videos."""
+    items = []
+    for _ in range(draw.randint(1, 16)):
+        aspect = draw.uniform(0.5, 2)
+        if draw.random() < 0.2:
+            items.append(video(draw.randint(4, 48), draw.uniform(256, 1600), aspect))
+        else:
+            items.append(image(_log_uniform(draw, 256, 16384), aspect))
+    return tuple(items)
+
+
+def _random_mix() -> tuple[Batch, ...]:
+    draw = random.Random(_MIX_SEED)
+    return tuple(_random_batch(draw) for _ in range(_MIX_BATCHES))
+
+
+NAMED: dict[str, Callable[[], tuple[Batch, ...]]] = {
+    "one-image": lambda: ((image(4096),),),
+    "one-big-image": lambda: ((image(16384),),),
+    "one-video": lambda: ((video(32, 1200),),),
+    "video+7-images": lambda: ((video(64, 1200), *[image(1024)] * 7),),
+    "one-big+16": lambda: ((image(16384), *[image(1024)] * 16),),
+    "2-videos+30-images": lambda: (_two_videos_and_images(),),
+    "nine-images": lambda: ((image(1024),) * 9,),
+    "random-mix": _random_mix,
+}
