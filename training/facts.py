@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chiasm.evals.charts.figure import Figure, Mark
-from chiasm.evals.charts.plan import CELL, TITLE
+from chiasm.evals.charts.plan import CELL, FIRST_SERIES, TITLE
 from chiasm.evals.charts.questions import Question, Subject
 from chiasm.evals.charts.words import COLOURS, LABELS, TOPICS
 
@@ -67,7 +67,7 @@ def _digits(value: int) -> list[int]:
     ]
 
 
-def fact_targets(figure: Figure, marks: Sequence[Mark], title: str) -> Array:
+def fact_targets(figure: Figure, marks: Sequence[Mark], title: str, *, with_legend: bool) -> Array:
     """[m, 7] what is known of the element at each token; ``NOT_ASKED`` where there is none."""
     rows, columns = figure.height // CELL, figure.width // CELL
     facts = np.full((rows, columns, NUM_FACTS), NOT_ASKED, np.int64)
@@ -75,6 +75,9 @@ def fact_targets(figure: Figure, marks: Sequence[Mark], title: str) -> Array:
     own = {index: facts_of(mark, len(marks)) for index, mark in enumerate(marks)}
     if title:
         own[TITLE] = title_facts(title)
+    if with_legend:
+        series = dict.fromkeys(mark.series for mark in marks if mark.series)
+        own |= {FIRST_SERIES - i: _pattern({SERIES: _NAME_CLASS[name]}) for i, name in enumerate(series)}
     for mark, box, is_text in figure.regions:
         if mark in own:
             share = np.outer(_overlaps(box.top, box.bottom, rows), _overlaps(box.left, box.right, columns))

@@ -86,7 +86,7 @@ def scaffold(model: Any, heads: Heads, batch: Batch, tokens: Tensor) -> Tensor:
     things up while the tower still reads badly; it is faded out.
     """
     facts = torch.from_numpy(batch.facts)
-    known = facts[..., 0] != NOT_ASKED
+    known = (facts != NOT_ASKED).any(-1)
     table = model.model.language_model.embed_tokens.weight
     own = facts[known]
     named, coloured, serial = heads.names.weight.split(WIDTH)
@@ -167,7 +167,7 @@ def _char_loss(heads: Heads, patches: Tensor, chars: Tensor) -> Tensor:
 
 
 def _fact_loss(model: Any, heads: Heads, tokens: Tensor, facts: Tensor) -> Tensor:
-    known = facts[..., 0] != NOT_ASKED
+    known = (facts != NOT_ASKED).any(-1)
     if not known.any():
         return torch.zeros(())
     table = model.model.language_model.embed_tokens.weight
@@ -181,7 +181,7 @@ def _fact_loss(model: Any, heads: Heads, tokens: Tensor, facts: Tensor) -> Tenso
 def _patch_fact_loss(heads: Heads, patches: Tensor, facts: Tensor) -> Tensor:
     """The same of the four patches of each token: it teaches the tower before there is a merger to speak of."""
     facts = facts.repeat_interleave(4, dim=1)
-    known = facts[..., 0] != NOT_ASKED
+    known = (facts != NOT_ASKED).any(-1)
     if not known.any():
         return torch.zeros(())
     return _facts_from(heads.patch_facts(F.rms_norm(patches[known], patches.shape[-1:])), facts[known])

@@ -42,11 +42,18 @@ STAGES = (
     Stage("facts", 1300, Recipe(_SMALL, num_questions=0, glyph_share=0.3), 1.0, rate=(0.4, 0.35)),
     Stage("more facts", 900, Recipe(_MORE, num_questions=0, glyph_share=0.2), 1.0, rate=(0.35, 0.3)),
     Stage("look-ups", 1000, Recipe(_SMALL, look_ups=2.0, glyph_share=0.1), 1.0, help=(2.0, 0.2), rate=(0.35, 0.3)),
-    Stage("bars", 900, Recipe(_BARS, look_ups=1.5, glyph_share=0.1), 1.0, help=(0.2, 0.0), rate=(0.3, 0.25)),
-    Stage("more", 1400, Recipe(_MORE, glyph_share=0.1), 1.0, rate=(0.25, 0.25)),
-    Stage("most", 1800, Recipe(_MOST, glyph_share=0.1), 0.5, rate=(0.25, 0.2)),
-    Stage("full", 2500, Recipe(_FULL, glyph_share=0.05), 0.5, rate=(0.2, 0.1)),
-    Stage("end", 1800, Recipe(_FULL, glyph_share=0.05), 0.3, rate=(0.1, 0.002)),
+    Stage(
+        "bars",
+        900,
+        Recipe(_BARS, look_ups=1.5, glyph_share=0.1, legends=True),
+        1.0,
+        help=(0.2, 0.0),
+        rate=(0.3, 0.25),
+    ),
+    Stage("more", 1500, Recipe(_MORE, glyph_share=0.1, legends=True), 1.0, rate=(0.25, 0.25)),
+    Stage("most", 2000, Recipe(_MOST, glyph_share=0.1, legends=True), 0.5, rate=(0.25, 0.2)),
+    Stage("full", 2600, Recipe(_FULL, glyph_share=0.05, legends=True), 0.5, rate=(0.2, 0.1)),
+    Stage("end", 1800, Recipe(_FULL, glyph_share=0.05, legends=True), 0.3, rate=(0.1, 0.002)),
 )
 WARM_UP = 60
 

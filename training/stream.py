@@ -39,6 +39,7 @@ class Recipe:
         num_questions: per picture; 0 for dense targets only.
         glyph_share: how much of the pictures are lines of text.
         snap_share: how much of these have their glyphs on the lattice of patches.
+        legends: whether the entries of a legend have dense targets.
     """
 
     scope: Scope = FULL
@@ -47,6 +48,7 @@ class Recipe:
     look_ups: float = 1.0
     glyph_share: float = 0.0
     snap_share: float = 0.0
+    legends: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,14 +106,15 @@ def _batch(seeds: Sequence[int], recipe: Recipe, speech: Speech) -> Batch:
     for own in (Random(seed) for seed in seeds[:count]):
         if num_frames == 1 and own.random() < recipe.glyph_share:
             figures.append(glyph_figure(own, size, own.random() < recipe.snap_share))
-            facts.append(fact_targets(figures[-1], (), ""))
+            facts.append(fact_targets(figures[-1], (), "", with_legend=False))
             asked.append((_NOTHING, []))
             kinds.append([])
             continue
         chart = make_chart(own, scope, size, num_frames)
         figures += chart.figures
         shown = zip(chart.figures, _known_marks(chart), strict=True)
-        facts += [fact_targets(figure, marks, chart.subject.title) for figure, marks in shown]
+        title, legends = chart.subject.title, recipe.legends
+        facts += [fact_targets(figure, marks, title, with_legend=legends) for figure, marks in shown]
         questions = ask(chart.subject, own, recipe.num_questions, recipe.look_ups)
         asked.append((chart.subject, questions))
         kinds.append([(chart.subject.kind, question.kind) for question in questions])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from chiasm.evals.charts.figure import Box, Figure, Mark, text_width
-from chiasm.evals.charts.plan import Scope, Sketch, draw_colours, draw_marks, paint_title, tone
+from chiasm.evals.charts.plan import FIRST_SERIES, Scope, Sketch, draw_colours, draw_marks, paint_title, tone
 from chiasm.evals.charts.words import LABEL_FAMILIES
 
 
@@ -97,7 +97,7 @@ def _paint_legend(figure: Figure, names: list[str], colours: list[str], rng: Ran
     for index, (name, colour) in enumerate(zip(names, colours, strict=True)):
         left = 6 + index * step
         figure.draw.rectangle((left, top + 2, left + size * 0.7, top + 2 + size * 0.7), fill=tone(rng, colour))
-        figure.text(left + size, top + 2 + size * 0.35, name, size, align="left")
+        figure.text(left + size, top + 2 + size * 0.35, name, size, align="left", mark=FIRST_SERIES - index)
 
 
 def _paint_groups(

@@ -32,7 +32,7 @@ class Glyph(NamedTuple):
 
 
 class Region(NamedTuple):
-    """An area that belongs to one element, or to the title: a body, or a text about it."""
+    """An area that belongs to one element, to the title or to an entry of a legend: a body, or a text about it."""
 
     mark: int
     box: Box

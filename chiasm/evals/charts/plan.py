@@ -10,7 +10,9 @@ from chiasm.evals.charts.figure import Figure, Mark, Rgb, text_width
 from chiasm.evals.charts.words import COLOURS, LABEL_FAMILIES, TOPICS, YEARS
 
 TITLE = -1
-"""What the title's area belongs to, in place of an element."""
+FIRST_SERIES = -2
+"""What the area of the title, and of a legend's first entry, belongs to in place of an element; further entries count
+down."""
 
 CELL = 28
 """Sides are multiples of this, as a processor with patches of 14 and merging of 2 keeps them."""
