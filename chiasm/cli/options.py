@@ -44,7 +44,9 @@ class EngineOptions:
         None, "Size of the KV cache on each rank; by what is free if not given."
     )
     gpu_memory_utilization: float = option(_E.gpu_memory_utilization, "Share of a GPU's memory to use.")
-    encoder_cache_tokens: int = option(_E.encoder_cache_tokens, "Image tokens whose features are kept.")
+    mm_encoder_cache_gb: float = option(
+        _E.mm_encoder_cache_gb, "GiB of image features kept on each rank; 0 keeps what is about to be read."
+    )
     enable_prefix_caching: bool = option(
         _E.enable_prefix_caching, "Keep the KV cache of ended requests for prompts that begin alike."
     )

@@ -75,7 +75,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         block_size: tokens in a cache block.
         kv_cache_memory_bytes: memory of the KV cache on each rank; None chooses by what is free.
         gpu_memory_utilization: share of a GPU's memory to use, weights included.
-        encoder_cache_tokens: feature rows kept by the encoder cache; 0 keeps only what live sequences need.
+        mm_encoder_cache_gb: features kept on each rank for when the same frame comes again, in GiB; 0 keeps only what
+            live sequences are about to read, for which there is always room. The default holds 65,536 tokens of 2,048
+            columns in two bytes, some hundred pictures: little beside the weights of a model of that width.
         enable_prefix_caching: keep the blocks of ended sequences for prompts that begin alike.
         tensor_parallel_size: ranks.
         mm_encoder_tp_mode: how the encoder uses the ranks.
@@ -95,7 +97,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 16
     kv_cache_memory_bytes: int | None = None
     gpu_memory_utilization: float = 0.9
-    encoder_cache_tokens: int = 16384
+    mm_encoder_cache_gb: float = 0.25
     enable_prefix_caching: bool = True
     tensor_parallel_size: int = 1
     mm_encoder_tp_mode: EncoderMode = "auto"
@@ -114,8 +116,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             refuse("max_model_len", self.max_model_len, "at least 2: a prompt token and an answer token")
         if self.kv_cache_memory_bytes is not None and self.kv_cache_memory_bytes < 1:
             refuse("kv_cache_memory_bytes", self.kv_cache_memory_bytes, "at least 1")
-        if self.encoder_cache_tokens < 0:
-            refuse("encoder_cache_tokens", self.encoder_cache_tokens, "at least 0")
+        check_cache_size("mm_encoder_cache_gb", self.mm_encoder_cache_gb)
         if not self.step_timeout > 0:
             refuse("step_timeout", self.step_timeout, "above 0")
         if not 0 <= self.seed < 2**63:

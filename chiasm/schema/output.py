@@ -42,8 +42,8 @@ class EngineStats(msgspec.Struct, frozen=True):
         num_waiting: sequences without.
         kv_blocks: cache blocks in all.
         kv_blocks_used: blocks that a live sequence holds.
-        encoder_tokens: feature rows that the encoder cache can hold.
-        encoder_tokens_used: rows held for live sequences.
+        encoder_bytes: bytes of features that the encoder cache can hold on a rank.
+        encoder_bytes_used: of these, held for live sequences.
         num_preemptions: so far.
         prefix_queries: prompt tokens looked up in the prefix cache so far.
         prefix_hits: of these, found.
@@ -63,8 +63,8 @@ class EngineStats(msgspec.Struct, frozen=True):
     num_waiting: int = 0
     kv_blocks: int = 0
     kv_blocks_used: int = 0
-    encoder_tokens: int = 0
-    encoder_tokens_used: int = 0
+    encoder_bytes: int = 0
+    encoder_bytes_used: int = 0
     num_preemptions: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0

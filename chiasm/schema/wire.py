@@ -115,7 +115,8 @@ class RankInfo(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         facts: of the model.
         block_bytes: size of one block of its KV cache, all layers.
-        cache_bytes: memory that it can give to the cache.
+        feature_row_bytes: size of one row of the encoder's features.
+        cache_bytes: memory that it can give to the KV cache.
         cache_reason: how that was found, for the start-up lines.
         device: what it computes on, and why.
         dtype: what it computes in, and why.
@@ -123,6 +124,7 @@ class RankInfo(msgspec.Struct, frozen=True, tag=True):
 
     facts: ModelFacts
     block_bytes: int
+    feature_row_bytes: int
     cache_bytes: int
     cache_reason: str
     device: str

@@ -117,7 +117,7 @@ class _EngineCollector(Collector):
 
 def _gauges(stats: EngineStats) -> Iterator[Metric]:
     kv_usage = _share(stats.kv_blocks_used, stats.kv_blocks)
-    encoder_usage = _share(stats.encoder_tokens_used, stats.encoder_tokens)
+    encoder_usage = _share(stats.encoder_bytes_used, stats.encoder_bytes)
     for name, text, value in (
         ("num_requests_running", "Sequences with cache blocks.", stats.num_running),
         ("num_requests_waiting", "Sequences that wait for cache blocks.", stats.num_waiting),
@@ -137,7 +137,11 @@ def _counters(stats: EngineStats) -> Iterator[Metric]:
         ("mm_processor_cache_queries", "Images looked up in the processor cache.", stats.processor_queries),
         ("mm_processor_cache_hits", "Images found in the processor cache.", stats.processor_hits),
         ("encoder_units", "Vision units encoded.", stats.units_encoded),
-        ("encoder_makespan_seconds", "From the start of a step's encoding to its last feature.", stats.encoder_makespan),
+        (
+            "encoder_makespan_seconds",
+            "From the start of a step's encoding to its last feature.",
+            stats.encoder_makespan,
+        ),
         ("encoder_predicted_seconds", "The same, as the cost model predicted it.", stats.encoder_predicted),
         ("engine_steps", "Steps of the engine.", stats.steps),
     ):

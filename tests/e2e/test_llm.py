@@ -86,7 +86,8 @@ def test_tight_limits_change_nothing(llm: LLM, qwen2_5_vl: SavedModel, cases: di
         max_model_len=512,
         max_num_batched_tokens=50,
         max_num_batched_patches=100,
-        encoder_cache_tokens=0,
+        mm_encoder_cache_gb=0,
+        mm_processor_cache_gb=0,
         kv_cache_memory_bytes=block_bytes * 33,
     ) as tight:
         inputs = [case.as_input() for case in cases.values()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -28,6 +29,7 @@ SHAPE = EncoderShape(
 )
 RATES = EncoderRates(1e-6, 1e-9, 1e-9, 1e-6, 1e-9, 4, can_overlap=False, packs_units=False)
 PATCHES_PER_TOKEN = 4
+ROW_BYTES = 32  # of a feature
 
 
 def limits(**changes: object) -> SchedulerLimits:
@@ -39,7 +41,9 @@ def limits(**changes: object) -> SchedulerLimits:
         "max_num_seqs": 4,
         "max_num_batched_tokens": 12,
         "max_num_batched_patches": 32,
-        "encoder_cache_tokens": 16,
+        "feature_row_bytes": ROW_BYTES,
+        "encoder_cache_bytes": 16 * ROW_BYTES,
+        "encoder_kept_bytes": 16 * ROW_BYTES,
         "enable_prefix_caching": True,
         "num_ranks": 2,
         "encoder_mode": "data",
@@ -76,7 +80,8 @@ class MirrorRank:
 
     Attributes:
         records: sequences by name.
-        features: unit keys that it holds.
+        features: rows of each unit that it holds.
+        num_encoded: how often each unit was encoded.
         content: block -> the tokens and units in it, as far as written.
         failing: unit keys that can't be encoded.
         seconds: what it says that each rank took to encode.
@@ -86,7 +91,8 @@ class MirrorRank:
         self._limits = limits
         self.failing = set(failing)
         self.records: dict[str, _Record] = {}
-        self.features: set[str] = set()
+        self.features: dict[str, int] = {}
+        self.num_encoded: Counter[str] = Counter()
         self.seconds = (0.0,) * limits.num_ranks
         self.content: dict[int, list[object]] = {}
 
@@ -95,7 +101,7 @@ class MirrorRank:
         for name in plan.dropped:
             del self.records[name]
         for key in plan.evicted:
-            self.features.remove(key)
+            del self.features[key]
         for started in plan.started:
             self._start(started)
         failed = self._encode(plan)
@@ -112,7 +118,7 @@ class MirrorRank:
             read = [placed.unit.key for placed in units_between(record.items, start, stop)]
             if set(read) & failed:
                 continue
-            assert set(read) <= self.features, "it would read features that it does not have"
+            assert set(read) <= set(self.features), "it would read features that it does not have"
             self._write(record, start, stop)
             if part.is_sampling:
                 sampled.append(SampledToken(part.request_id, next_token(record.tokens)))
@@ -132,9 +138,11 @@ class MirrorRank:
         patches = sum(unit.num_patches for unit in units)
         assert len({unit.key for unit in units}) == len(units)
         assert len(units) == 1 or patches <= self._limits.max_num_batched_patches
-        assert not {unit.key for unit in units} & self.features, "encoded again"
+        assert not {unit.key for unit in units} & set(self.features), "encoded again"
         failed = {unit.key for unit in units} & self.failing
-        self.features |= {unit.key for unit in units} - failed
+        self.features |= {unit.key: unit.num_tokens for unit in units if unit.key not in failed}
+        self.num_encoded.update(unit.key for unit in units)
+        assert sum(self.features.values()) * ROW_BYTES <= self._limits.encoder_cache_bytes
         return failed
 
     def _write(self, record: _Record, start: int, stop: int) -> None:

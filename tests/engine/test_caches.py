@@ -99,7 +99,7 @@ def test_hash_ignores_media_outside_the_block() -> None:
 
 
 def test_pinned_units_stay_and_the_least_recently_used_go() -> None:
-    cache = EncoderCache(10)
+    cache = EncoderCache(2, 20, 20)
     assert cache.pin("a", 4, "r1") == []
     assert cache.pin("b", 4, "r2") == []
     cache.unpin("a", "r1")
@@ -109,47 +109,64 @@ def test_pinned_units_stay_and_the_least_recently_used_go() -> None:
     assert cache.pin("c", 5, "r3") == ["b"]
     assert "a" in cache
     assert "b" not in cache
+    assert cache.num_bytes == 18
 
 
 def test_a_unit_pinned_twice_is_counted_once() -> None:
-    cache = EncoderCache(10)
+    cache = EncoderCache(2, 20, 20)
     cache.pin("a", 6, "r1")
     assert cache.can_pin({"a": 6, "b": 4})
     assert not cache.can_pin({"b": 5})
     cache.pin("a", 6, "r2")
     cache.unpin_all("r1")
-    assert cache.num_pinned_tokens == 6
+    assert cache.num_pinned_bytes == 12
     cache.unpin_all("r2")
-    assert cache.num_pinned_tokens == 0
+    assert cache.num_pinned_bytes == 0
 
 
 def test_a_failed_unit_leaves_no_trace() -> None:
-    cache = EncoderCache(10)
+    cache = EncoderCache(2, 20, 20)
     cache.pin("a", 6, "r1")
     cache.forget("a")
     cache.unpin_all("r1")
-    assert (cache.num_tokens, cache.num_pinned_tokens) == (0, 0)
+    assert (cache.num_bytes, cache.num_pinned_bytes) == (0, 0)
     assert "a" not in cache
 
 
-_STEPS = st.lists(st.tuples(st.sampled_from("pu"), st.integers(0, 5), st.integers(0, 3)), max_size=60)
+def test_what_is_read_goes_when_less_may_be_kept_than_held() -> None:
+    cache = EncoderCache(2, 20, 6)
+    for key in "abc":
+        cache.pin(key, 3, "r")
+    assert cache.trim() == []
+    cache.unpin("b", "r")
+    assert cache.trim() == ["b"]
+    cache.unpin_all("r")
+    assert cache.trim() == ["a"]
+    assert cache.num_bytes == 6
 
 
-@given(steps=_STEPS)
-def test_encoder_cache_adds_up_whatever_happens(steps: list[tuple[str, int, int]]) -> None:
-    """A mirror that holds what it is told to hold agrees with the accounting, and never exceeds the capacity."""
-    cache = EncoderCache(8)
+_STEPS = st.lists(st.tuples(st.sampled_from("ppuut"), st.integers(0, 5), st.integers(0, 3)), max_size=60)
+
+
+@given(steps=_STEPS, kept=st.integers(0, 8))
+def test_encoder_cache_adds_up_whatever_happens(steps: list[tuple[str, int, int]], kept: int) -> None:
+    """A mirror that holds what it is told to hold agrees with the accounting, and never exceeds the limits."""
+    cache = EncoderCache(3, 3 * 8, 3 * kept)
     held: dict[str, int] = {}
     for action, unit, holder in steps:
         key, rows, name = f"u{unit}", unit % 3 + 1, f"r{holder}"
         if action == "u":
             cache.unpin(key, name)
+        elif action == "t":
+            for evicted in cache.trim():
+                del held[evicted]
+            assert cache.num_bytes <= max(3 * kept, cache.num_pinned_bytes)
         elif cache.can_pin({key: rows}):
             for evicted in cache.pin(key, rows, name):
                 del held[evicted]
-            held[key] = rows
-        assert sum(held.values()) == cache.num_tokens <= cache.capacity
-        assert cache.num_pinned_tokens <= cache.num_tokens
+            held[key] = 3 * rows
+        assert sum(held.values()) == cache.num_bytes <= 3 * 8
+        assert cache.num_pinned_bytes <= cache.num_bytes
     for holder in range(4):
         cache.unpin_all(f"r{holder}")
-    assert cache.num_pinned_tokens == 0
+    assert cache.num_pinned_bytes == 0

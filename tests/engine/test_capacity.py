@@ -24,7 +24,7 @@ def info(cache_bytes: int, *, max_pixels: int = 28 * 28 * 100) -> RankInfo:
         processor=PatchProcessorSpec(14, 2, 2, 1, max_pixels),
         encoder=EncoderShape(8, 16, 3, 4, 2, 16, 2),
     )
-    return RankInfo(facts, 10, cache_bytes, "as asked", "cpu", "float32")
+    return RankInfo(facts, 10, 32, cache_bytes, "as asked", "cpu", "float32")
 
 
 def config(**settings: object) -> EngineConfig:
@@ -46,7 +46,7 @@ def test_no_more_blocks_than_can_be_used() -> None:
 def test_a_context_that_does_not_fit_is_shortened_and_said() -> None:
     capacity = decide_capacity(config(), [info(100)])
     assert capacity.max_model_len == 160
-    assert "160 tokens (what the KV cache holds; the model could take 1000)" in capacity.summary[1]
+    assert "160 tokens (what the KV cache holds; the model could take 1000)" in capacity.summary[2]
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,17 @@ def test_what_cannot_be_is_refused_with_the_flag_to_change(
     assert caught.value.param == param
 
 
-def test_the_encoder_cache_holds_the_largest_image_that_a_prompt_can_have() -> None:
-    assert decide_capacity(config(encoder_cache_tokens=5), [info(10**6)]).encoder_cache_tokens >= 100
-    large = info(10**6, max_pixels=28 * 28 * 5000)
-    assert decide_capacity(config(encoder_cache_tokens=5), [large]).encoder_cache_tokens == 1000
-    assert decide_capacity(config(encoder_cache_tokens=4000), [large]).encoder_cache_tokens == 4000
+@pytest.mark.parametrize("num_rows", [0, 5, 5000])
+def test_the_encoder_cache_holds_the_largest_image_that_a_prompt_can_have(num_rows: int) -> None:
+    """As much as a prompt may be long; what is kept beyond a request is what was asked for."""
+    large = info(10**6, max_pixels=28 * 28 * 6000)
+    capacity = decide_capacity(config(mm_encoder_cache_gb=num_rows * 32 / 2**30), [large])
+    assert capacity.encoder_kept_bytes == num_rows * 32
+    assert capacity.encoder_cache_bytes == max(num_rows, 1000) * 32
+    assert f"{num_rows} tokens" in capacity.summary[1]
+    assert ("while one is read" in capacity.summary[1]) == (num_rows < 1000)
+
+
+def test_the_encoder_cache_need_not_hold_more_than_the_largest_image() -> None:
+    small = decide_capacity(config(mm_encoder_cache_gb=0), [info(10**6)])
+    assert small.encoder_cache_bytes == info(0).facts.processor.max_tokens * 32

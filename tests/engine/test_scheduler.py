@@ -10,7 +10,7 @@ from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
 from chiasm.schema.plan import StepPlan
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.sampling import SamplingParams
-from tests.engine.mirror import MirrorRank, answer_of, image, limits, request, run_until_idle
+from tests.engine.mirror import ROW_BYTES, MirrorRank, answer_of, image, limits, request, run_until_idle
 
 
 def started(own: SchedulerLimits, *requests: EngineRequest) -> tuple[Scheduler, MirrorRank]:
@@ -131,7 +131,7 @@ def test_an_abort_frees_everything_wherever_the_sequence_is() -> None:
     }
     assert not scheduler.has_work
     stats = scheduler.stats()
-    assert (stats.kv_blocks_used, stats.encoder_tokens_used, stats.num_running, stats.num_waiting) == (0, 0, 0, 0)
+    assert (stats.kv_blocks_used, stats.encoder_bytes_used, stats.num_running, stats.num_waiting) == (0, 0, 0, 0)
 
 
 def test_stop_tokens_and_end_of_sequence_end_an_answer() -> None:
@@ -164,7 +164,7 @@ def test_a_prefill_leaves_a_token_for_each_decoder_behind_it() -> None:
 
 def test_a_full_encoder_cache_makes_nobody_give_way() -> None:
     """While one sequence reads a unit in part, another that needs room for its own waits; a decoder goes on."""
-    own = limits(encoder_cache_tokens=8, max_num_batched_tokens=6, max_num_batched_patches=64)
+    own = limits(encoder_cache_bytes=8 * ROW_BYTES, max_num_batched_tokens=6, max_num_batched_patches=64)
     scheduler, rank = started(own, request("text", 2, max_tokens=20))
     step(scheduler, rank)
     scheduler.add(request("big", 8, image(0, ("big", 8))))
@@ -244,7 +244,8 @@ _SIZES = {key: size for size, key in enumerate("uvwxyz", start=1)}
     num_blocks=st.integers(12, 20),
     tokens=st.integers(1, 24),
     patches=st.sampled_from([4, 16, 64]),
-    encoder_tokens=st.integers(6, 20),
+    encoder_rows=st.integers(6, 20),
+    kept_rows=st.integers(0, 20),
     caches=st.booleans(),
     failing=st.sampled_from(["", "w", "uz"]),
 )
@@ -253,7 +254,8 @@ def test_everything_adds_up_whatever_comes(
     num_blocks: int,
     tokens: int,
     patches: int,
-    encoder_tokens: int,
+    encoder_rows: int,
+    kept_rows: int,
     caches: bool,
     failing: str,
 ) -> None:
@@ -262,7 +264,8 @@ def test_everything_adds_up_whatever_comes(
         num_blocks=num_blocks,
         max_num_batched_tokens=tokens,
         max_num_batched_patches=patches,
-        encoder_cache_tokens=encoder_tokens,
+        encoder_cache_bytes=encoder_rows * ROW_BYTES,
+        encoder_kept_bytes=kept_rows * ROW_BYTES,
         enable_prefix_caching=caches,
     )
     scheduler, rank = Scheduler(own), MirrorRank(own, failing)
@@ -288,7 +291,7 @@ def test_everything_adds_up_whatever_comes(
     for one in requests:
         _check_answer(one, deltas[one.request_id], one.request_id in aborted, failing)
     stats = scheduler.stats()
-    assert (stats.kv_blocks_used, stats.encoder_tokens_used, stats.num_running, stats.num_waiting) == (0, 0, 0, 0)
+    assert (stats.kv_blocks_used, stats.encoder_bytes_used, stats.num_running, stats.num_waiting) == (0, 0, 0, 0)
 
 
 def _make(name: str, num_text: int, clips: list[list[tuple[str, int]]], max_tokens: int) -> EngineRequest:

@@ -1,8 +1,8 @@
 """Which units' features the ranks hold, and for whom.
 
 The ranks hold the tensors under the same keys and do what the plan says; this is the only place that decides. A unit
-is pinned while a scheduled sequence still has to read its features; unpinned units stay until room is needed, the
-least recently used go first.
+is pinned while a scheduled sequence still has to read its features; unpinned units stay until room is needed, or at
+once go if no more may be kept. The least recently used go first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class _Entry:
-    num_tokens: int
+    num_bytes: int
     pins: set[str] = field(default_factory=set)
 
 
@@ -21,25 +21,34 @@ class EncoderCache:
     """Accounting of features by unit key.
 
     Args:
-        capacity: feature rows (one per placeholder token) that the ranks may hold.
+        row_bytes: bytes of a feature row, of which a unit has one for each of its placeholder tokens.
+        capacity: bytes that a rank may hold at a time.
+        kept: bytes that it may hold beyond what is pinned; less than ``capacity`` where that is set by the largest
+            item rather than by what the operator wants to spend.
+
+    Attributes:
+        num_bytes: held now.
+        num_pinned_bytes: of these, still to be read.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
+    def __init__(self, row_bytes: int, capacity: int, kept: int) -> None:
+        self._row_bytes = row_bytes
+        self._capacity = capacity
+        self._kept = kept
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._pinned_by: dict[str, set[str]] = {}
-        self.num_tokens = 0
-        self.num_pinned_tokens = 0
+        self.num_bytes = 0
+        self.num_pinned_bytes = 0
 
     def __contains__(self, key: str) -> bool:
         return key in self._entries
 
     def can_pin(self, units: dict[str, int]) -> bool:
         """Whether all these units (key -> rows) can be held at once beside what is pinned now."""
-        extra = sum(rows for key, rows in units.items() if not self._is_pinned(key))
-        return self.num_pinned_tokens + extra <= self.capacity
+        extra = sum(rows for key, rows in units.items() if not self._is_pinned(key)) * self._row_bytes
+        return self.num_pinned_bytes + extra <= self._capacity
 
-    def pin(self, key: str, num_tokens: int, holder: str) -> list[str]:
+    def pin(self, key: str, num_rows: int, holder: str) -> list[str]:
         """Keep a unit for a holder, making room for it if it is new.
 
         Returns:
@@ -47,13 +56,15 @@ class EncoderCache:
         """
         evicted: list[str] = []
         if key not in self._entries:
-            evicted = self._make_room(num_tokens)
-            self._entries[key] = _Entry(num_tokens)
-            self.num_tokens += num_tokens
+            num_bytes = num_rows * self._row_bytes
+            evicted = self._evict_down_to(self._capacity - num_bytes)
+            self._entries[key] = _Entry(num_bytes)
+            self.num_bytes += num_bytes
+            assert self.num_bytes <= self._capacity, (self.num_bytes, self._capacity)
         entry = self._entries[key]
         self._entries.move_to_end(key)
         if not entry.pins:
-            self.num_pinned_tokens += entry.num_tokens
+            self.num_pinned_bytes += entry.num_bytes
         entry.pins.add(holder)
         self._pinned_by.setdefault(holder, set()).add(key)
         return evicted
@@ -69,7 +80,7 @@ class EncoderCache:
         entry = self._entries[key]
         entry.pins.discard(holder)
         if not entry.pins:
-            self.num_pinned_tokens -= entry.num_tokens
+            self.num_pinned_bytes -= entry.num_bytes
 
     def unpin_all(self, holder: str) -> None:
         """The holder ended or was preempted."""
@@ -84,18 +95,22 @@ class EncoderCache:
         for holder in list(entry.pins):
             self.unpin(key, holder)
         del self._entries[key]
-        self.num_tokens -= entry.num_tokens
+        self.num_bytes -= entry.num_bytes
+
+    def trim(self) -> list[str]:
+        """Evict what may not be kept now that it is read. Returns its keys."""
+        return self._evict_down_to(self._kept)
 
     def _is_pinned(self, key: str) -> bool:
         entry = self._entries.get(key)
         return entry is not None and bool(entry.pins)
 
-    def _make_room(self, num_tokens: int) -> list[str]:
+    def _evict_down_to(self, num_bytes: int) -> list[str]:
+        """Evict until so much is held, or until the rest is pinned."""
         evicted: list[str] = []
         for key in [k for k, entry in self._entries.items() if not entry.pins]:
-            if self.num_tokens + num_tokens <= self.capacity:
+            if self.num_bytes <= num_bytes:
                 break
-            self.num_tokens -= self._entries.pop(key).num_tokens
+            self.num_bytes -= self._entries.pop(key).num_bytes
             evicted.append(key)
-        assert self.num_tokens + num_tokens <= self.capacity, (self.num_tokens, num_tokens, self.capacity)
         return evicted

@@ -17,13 +17,15 @@ class Capacity:
     Attributes:
         num_blocks: blocks of the KV cache.
         max_model_len: longest sequence in tokens.
-        encoder_cache_tokens: feature rows of the encoder cache.
+        encoder_cache_bytes: most features that the encoder cache holds on a rank.
+        encoder_kept_bytes: of these, what it may keep when no sequence reads it.
         summary: the choices, a line each.
     """
 
     num_blocks: int
     max_model_len: int
-    encoder_cache_tokens: int
+    encoder_cache_bytes: int
+    encoder_kept_bytes: int
     summary: tuple[str, ...]
 
 
@@ -39,15 +41,24 @@ def decide_capacity(config: EngineConfig, infos: Sequence[RankInfo]) -> Capacity
     max_model_len, length_reason = _sequence_length(config, model_len, num_fitting * config.block_size, poorest)
     most_useful = config.max_num_seqs * -(-max_model_len // config.block_size)
     num_blocks = min(num_fitting, most_useful)
-    biggest_item = infos[0].facts.processor.max_tokens
-    encoder_tokens = max(config.encoder_cache_tokens, min(biggest_item, max_model_len))
+    kept = round(config.mm_encoder_cache_gb * 2**30)
+    largest_item = min(infos[0].facts.processor.max_tokens, max_model_len) * poorest.feature_row_bytes
     memory = num_blocks * poorest.block_bytes
     cache_reason = poorest.cache_reason if num_blocks == num_fitting else "all that max_num_seqs can use"
     summary = (
         f"KV cache: {num_blocks} blocks of {config.block_size} tokens, {memory / 2**20:.0f} MiB ({cache_reason})",
+        f"encoder cache: {_encoder_cache_line(kept, largest_item, poorest.feature_row_bytes)}",
         f"context: {max_model_len} tokens ({length_reason})",
     )
-    return Capacity(num_blocks, max_model_len, encoder_tokens, summary)
+    return Capacity(num_blocks, max_model_len, max(kept, largest_item), kept, summary)
+
+
+def _encoder_cache_line(kept: int, largest_item: int, row_bytes: int) -> str:
+    if kept < largest_item:
+        more = f", while one is read {largest_item / 2**20:.0f} MiB, the largest that there can be"
+    else:
+        more = ""
+    return f"{kept / 2**20:.0f} MiB of images on each rank, {kept // row_bytes} tokens{more}"
 
 
 def _sequence_length(config: EngineConfig, model_len: int, cache_tokens: int, poorest: RankInfo) -> tuple[int, str]:

@@ -30,6 +30,7 @@ def cache_memory(config: EngineConfig, device: torch.device) -> CacheMemory:
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         reserved = total * (1 - config.gpu_memory_utilization + _GPU_ACTIVATIONS)
+        reserved += config.mm_encoder_cache_gb * 2**30
         return CacheMemory(
             max(0, int(free - reserved)), f"gpu_memory_utilization={config.gpu_memory_utilization} of {total} bytes"
         )

@@ -77,6 +77,7 @@ class Runner:
         return RankInfo(
             facts=self._facts,
             block_bytes=2 * model.num_layers * config.block_size * model.num_kv_heads * model.head_dim * item_bytes,
+            feature_row_bytes=self._facts.encoder.feature_size * item_bytes,
             cache_bytes=memory.num_bytes,
             cache_reason=memory.reason,
             device=self._device_reason,

@@ -44,7 +44,9 @@ class SchedulerLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int
     max_num_batched_tokens: int
     max_num_batched_patches: int
-    encoder_cache_tokens: int
+    feature_row_bytes: int
+    encoder_cache_bytes: int
+    encoder_kept_bytes: int
     enable_prefix_caching: bool
     num_ranks: int
     encoder_mode: EncoderMode
@@ -59,14 +61,16 @@ class Scheduler:
     def __init__(self, limits: SchedulerLimits) -> None:
         self._limits = limits
         self._blocks = BlockPool(limits.num_blocks, is_caching=limits.enable_prefix_caching)
-        self._encoder_cache = EncoderCache(limits.encoder_cache_tokens)
+        self._encoder_cache = EncoderCache(
+            limits.feature_row_bytes, limits.encoder_cache_bytes, limits.encoder_kept_bytes
+        )
         self._cost_model = CostModel(limits.encoder, limits.encoder_rates, limits.num_ranks)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._by_id: dict[str, Sequence] = {}
         self._dropped: list[str] = []
         self._deltas: list[SequenceDelta] = []
-        self._totals = EngineStats(kv_blocks=limits.num_blocks, encoder_tokens=limits.encoder_cache_tokens)
+        self._totals = EngineStats(kv_blocks=limits.num_blocks, encoder_bytes=limits.encoder_cache_bytes)
 
     @property
     def has_work(self) -> bool:
@@ -99,7 +103,7 @@ class Scheduler:
             num_running=len(self._running),
             num_waiting=len(self._waiting),
             kv_blocks_used=self._blocks.num_held,
-            encoder_tokens_used=self._encoder_cache.num_pinned_tokens,
+            encoder_bytes_used=self._encoder_cache.num_pinned_bytes,
         )
 
     def schedule(self) -> StepPlan:
@@ -114,7 +118,7 @@ class Scheduler:
         plan = StepPlan(
             step=self._totals.steps,
             dropped=tuple(self._dropped),
-            evicted=tuple(budget.evicted),
+            evicted=(*budget.evicted, *self._encoder_cache.trim()),
             started=tuple(started),
             vision=self._plan_vision(budget),
             scheduled=tuple(scheduled),
