@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
+
+from chiasm.errors import UserError
+from chiasm.schema.facts import EncoderShape
+from chiasm.schema.media import PixelRef, Unit
 
 Item = tuple[int, int, int]
 """An image or a video as (time, rows, columns) of its patch grid."""
@@ -62,7 +69,7 @@ def _random_mix() -> tuple[Batch, ...]:
     return tuple(_random_batch(draw) for _ in range(_MIX_BATCHES))
 
 
-NAMED: dict[str, Callable[[], tuple[Batch, ...]]] = {
+_NAMED: dict[str, Callable[[], tuple[Batch, ...]]] = {
     "one-image": lambda: ((image(4096),),),
     "one-big-image": lambda: ((image(16384),),),
     "one-video": lambda: ((video(32, 1200),),),
@@ -72,3 +79,59 @@ NAMED: dict[str, Callable[[], tuple[Batch, ...]]] = {
     "nine-images": lambda: ((image(1024),) * 9,),
     "random-mix": _random_mix,
 }
+
+ALL = "named"
+"""Stands for all named workloads."""
+
+NAMES = tuple(_NAMED)
+
+
+def find_workloads(name: str) -> list[Workload]:
+    """A named workload, all of them for "named", or the one in a file.
+
+    Raises:
+        UserError: if there is none.
+    """
+    if name == ALL:
+        return [Workload(each, make()) for each, make in _NAMED.items()]
+    if name in _NAMED:
+        return [Workload(name, _NAMED[name]())]
+    if not name.endswith(".json"):
+        known = ", ".join((*NAMES, ALL))
+        raise UserError(f"workload must be one of {known}, or a file that ends in .json.", param="workload")
+    return [Workload(Path(name).stem, (_read_batch(Path(name)),))]
+
+
+def _read_batch(file: Path) -> Batch:
+    """A JSON list of [time, rows, columns]."""
+    try:
+        items = msgspec.json.decode(file.read_bytes(), type=list[Item])
+    except OSError as error:
+        raise UserError(f"workload {file.name} can't be read: {error.strerror}.", param="workload") from error
+    except msgspec.DecodeError as error:
+        raise UserError(
+            f"workload {file.name} must be a list of [time, rows, columns]: {error}", param="workload"
+        ) from error
+    if not items or any(side < 1 for item in items for side in item):
+        raise UserError(f"workload {file.name} must have items, all of whose sides are at least 1.", param="workload")
+    return tuple(items)
+
+
+def units_of(batch: Sequence[Item], shape: EncoderShape) -> list[list[Unit]]:
+    """The units of each item, without pixels.
+
+    Raises:
+        UserError: if a side is no multiple of the tower's merge blocks.
+    """
+    for item in batch:
+        if item[1] % shape.merge_size or item[2] % shape.merge_size:
+            raise UserError(f"the sides of {item} must be multiples of {shape.merge_size} patches.", param="workload")
+    return [
+        [_unit(f"{number}.{frame}", (rows, columns), shape) for frame in range(frames)]
+        for number, (frames, rows, columns) in enumerate(batch)
+    ]
+
+
+def _unit(key: str, grid: tuple[int, int], shape: EncoderShape) -> Unit:
+    num_patches = grid[0] * grid[1]
+    return Unit(key, grid, num_patches // shape.block_rows, PixelRef("", 0, num_patches, 0))

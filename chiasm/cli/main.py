@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from chiasm.cli.bench import bench_app
 from chiasm.cli.dotted import join_dotted
 from chiasm.cli.eval import eval_app
 from chiasm.cli.generate import generate
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(generate)
 app.add_typer(eval_app, name="eval")
+app.add_typer(bench_app, name="bench")
 
 
 @app.callback(invoke_without_command=True)

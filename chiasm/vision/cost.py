@@ -66,6 +66,7 @@ class PlanCost(NamedTuple):
         compute_seconds: of each rank.
         exchange_seconds: of each rank, for the units that are cut, as far as local work does not hide it; with
             sharded weights, for the sums.
+        done_seconds: when each rank is through with its rows; those that share units wait for one another.
         exchanged_bytes: received by each rank, the gathered features among them.
         gather_seconds: agreeing on failures and putting all features on all ranks, after the slowest rank is done.
         makespan: seconds from the start to the last feature on every rank.
@@ -73,6 +74,7 @@ class PlanCost(NamedTuple):
 
     compute_seconds: tuple[float, ...]
     exchange_seconds: tuple[float, ...]
+    done_seconds: tuple[float, ...]
     exchanged_bytes: tuple[int, ...]
     gather_seconds: float
     makespan: float
@@ -198,19 +200,17 @@ class CostModel:
         compute = self._compute_seconds(loads)
         waits = [self._exchange_seconds(load) for load in loads]
         hidden = [min(wait[0], self._local_seconds(load)) for wait, load in zip(waits, loads, strict=True)]
-        groups: dict[int, list[int]] = {}
-        for rank, load in enumerate(loads):
-            groups.setdefault(load.partners, []).append(rank)
-        slowest = max(self._group_seconds(ranks, loads, compute, waits) for ranks in groups.values())
+        done = self._done_seconds(loads, compute, waits)
         received = self._gathered_bytes(loads)
         gather = self._gather_seconds(received)
         exchanged = [self._exchanged_bytes(load) for load in loads]
         return PlanCost(
             compute_seconds=tuple(compute),
             exchange_seconds=tuple(sum(wait) - less for wait, less in zip(waits, hidden, strict=True)),
+            done_seconds=done,
             exchanged_bytes=tuple(round(a + b) for a, b in zip(exchanged, received, strict=True)),
             gather_seconds=gather,
-            makespan=slowest + gather,
+            makespan=max(done) + gather,
         )
 
     def _compute_seconds(self, loads: Sequence[RankLoad]) -> list[float]:
@@ -235,22 +235,26 @@ class CostModel:
         """Work that needs nobody and can be done while the first round is under way."""
         return load.whole_attention if self.rates.can_overlap else 0.0
 
-    def _group_seconds(
-        self,
-        ranks: Sequence[int],
-        loads: Sequence[RankLoad],
-        compute: Sequence[float],
-        waits: Sequence[tuple[float, float]],
-    ) -> float:
-        """Time of ranks that wait for one another in every layer with full attention.
+    def _done_seconds(
+        self, loads: Sequence[RankLoad], compute: Sequence[float], waits: Sequence[tuple[float, float]]
+    ) -> tuple[float, ...]:
+        """When each rank is done: ranks that share units wait for one another in every layer with full attention.
 
         A layer goes on when the last of them has sent and the last message has come; what a rank does for itself
         meanwhile counts only where it takes longer than that.
         """
-        first = max(waits[rank][0] for rank in ranks)
-        second = max(waits[rank][1] for rank in ranks)
-        waiting = max(compute[rank] - self._local_seconds(loads[rank]) for rank in ranks) + first
-        return max(waiting, *(compute[rank] for rank in ranks)) + second
+        groups: dict[int, list[int]] = {}
+        for rank, load in enumerate(loads):
+            groups.setdefault(load.partners, []).append(rank)
+        done = [0.0] * len(loads)
+        for ranks in groups.values():
+            first = max(waits[rank][0] for rank in ranks)
+            second = max(waits[rank][1] for rank in ranks)
+            sent = max(compute[rank] - self._local_seconds(loads[rank]) for rank in ranks)
+            seconds = max(sent + first, *(compute[rank] for rank in ranks)) + second
+            for rank in ranks:
+                done[rank] = seconds
+        return tuple(done)
 
     def _exchanged_bytes(self, load: RankLoad) -> float:
         """Received by a rank in all layers."""
@@ -275,12 +279,13 @@ class CostModel:
         num_passes = 1 if rates.packs_units else len(works)
         compute = sum(work.seconds for work in works) / m + num_passes * rates.seconds_per_pass
         if m == 1:
-            return PlanCost((compute,), (0.0,), (0,), 0.0, compute)
+            return PlanCost((compute,), (0.0,), (compute,), (0,), 0.0, compute)
         received = self._summed_elements(works) * 2 * (m - 1) // m * rates.bytes_per_element
         num_sums = num_passes * (2 * self.shape.num_layers + 1)
         exchange = num_sums * rates.seconds_per_exchange + received * rates.seconds_per_byte
         agree = rates.seconds_per_exchange
-        return PlanCost((compute,) * m, (exchange,) * m, (received,) * m, agree, compute + exchange + agree)
+        done = compute + exchange
+        return PlanCost((compute,) * m, (exchange,) * m, (done,) * m, (received,) * m, agree, done + agree)
 
     def _summed_elements(self, works: Iterable[UnitWork]) -> int:
         """Two sums a layer over all rows, and one of the features; a ring moves each element 2 (m - 1) / m times."""

@@ -1,0 +1,167 @@
+"""Real ranks that hold a model and are given nothing but vision plans: the encoder as the engine runs it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from chiasm.bench.workloads import Batch
+from chiasm.config.engine import EngineConfig
+from chiasm.dist.runtime_dir import create_runtime_dir, remove_runtime_dir
+from chiasm.engine.core.encoder_rates import encoder_rates
+from chiasm.engine.executor.multiproc import MultiprocExecutor
+from chiasm.errors import EngineDeadError
+from chiasm.multimodal.pixels import write_rows
+from chiasm.schema.facts import EncoderShape, ModelFacts
+from chiasm.schema.media import PixelRef, Unit
+from chiasm.schema.plan import StepPlan, VisionPlan
+from chiasm.vision.cost import CostModel
+
+_SEED = 0
+
+
+class Measured(NamedTuple):
+    """One run of a plan.
+
+    Attributes:
+        seconds: from its start to the last feature on rank 0.
+        rank_seconds: of each rank, until its own rows were computed.
+        exchanged_bytes: received by each rank within the tower, for units that are cut.
+        peak_bytes: resident memory of each rank at its highest, above what it had before; None where the system
+            doesn't tell.
+    """
+
+    seconds: float
+    rank_seconds: tuple[float, ...]
+    exchanged_bytes: tuple[int, ...]
+    peak_bytes: tuple[int | None, ...]
+
+
+class RankSet:
+    """Ranks with a loaded model.
+
+    Attributes:
+        facts: of the model.
+        cost_model: with the rates that these ranks have measured.
+    """
+
+    def __init__(self, config: EngineConfig, runtime_dir: Path) -> None:
+        """Start the ranks; raises UserError if the model or a setting is at fault."""
+        self._executor = MultiprocExecutor(config, runtime_dir)
+        self._step = 0
+        self._held: tuple[str, ...] = ()
+        try:
+            info = self._executor.load()[0]
+            self.facts: ModelFacts = info.facts
+            rates = encoder_rates(config, info, self._executor)
+        except BaseException:
+            self._executor.close()
+            raise
+        self.cost_model = CostModel(info.facts.encoder, rates, config.tensor_parallel_size)
+
+    def run(self, plan: VisionPlan) -> Measured:
+        """Obey a plan; what the one before gave is dropped first."""
+        pids = self._executor.rank_pids
+        step = StepPlan(self._step, (), self._held, (), plan, ())
+        before = [_restart_peak(pid) for pid in pids]
+        result = self._executor.execute(step)
+        if result.failed_units:
+            raise EngineDeadError(f"{len(result.failed_units)} units could not be encoded; the log above says why.")
+        peaks = tuple(
+            None if old is None else _memory(pid, "VmHWM") - old for pid, old in zip(pids, before, strict=True)
+        )
+        self._step += 1
+        self._held = tuple(unit.key for unit in plan.units)
+        return Measured(result.encoder_makespan, result.encoder_seconds, result.encoder_exchanged_bytes, peaks)
+
+    def close(self) -> None:
+        """End the ranks."""
+        self._executor.close()
+
+
+@contextmanager
+def start_ranks(config: EngineConfig, threads: int) -> Iterator[RankSet]:
+    """Ranks of ``threads`` threads each, for the length of a ``with`` block."""
+    runtime_dir = create_runtime_dir()
+    with _environment("OMP_NUM_THREADS", str(threads)):
+        try:
+            ranks = RankSet(config, runtime_dir)
+        except BaseException:
+            remove_runtime_dir(runtime_dir)
+            raise
+    try:
+        yield ranks
+    finally:
+        ranks.close()
+        remove_runtime_dir(runtime_dir)
+
+
+def make_units(batch: Batch, facts: ModelFacts, folder: Path) -> list[Unit]:
+    """Units of a batch's items with random pixels, in files of ``folder``; their keys are "item/frame"."""
+    draw = np.random.default_rng(_SEED)
+    units = []
+    for number, (frames, rows, columns) in enumerate(batch):
+        num_rows = rows * columns
+        pixels = draw.integers(0, 256, (frames * num_rows, facts.processor.row_bytes), dtype=np.uint8)
+        ref = write_rows(pixels, folder / f"item-{number}")
+        for frame in range(frames):
+            own = PixelRef(ref.path, frame * num_rows, num_rows, ref.row_bytes)
+            units.append(Unit(f"{number}/{frame}", (rows, columns), num_rows // facts.encoder.block_rows, own))
+    return units
+
+
+def shape_units(batch: Batch, shape: EncoderShape) -> list[Unit]:
+    """The same without pixels, to plan with."""
+    return [
+        Unit(f"{number}/{frame}", (rows, columns), rows * columns // shape.block_rows, PixelRef("", 0, 0, 0))
+        for number, (frames, rows, columns) in enumerate(batch)
+        for frame in range(frames)
+    ]
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _restart_peak(pid: int) -> int | None:
+    """Have Linux count a process's highest memory from now on; its memory now, or None on other systems."""
+    with suppress(OSError):
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+        return _memory(pid, "VmRSS")
+    return None
+
+
+def _memory(pid: int, field: str) -> int:
+    """Bytes, from a line such as "VmRSS:  1024 kB"."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def interleave(sets: Sequence[tuple[RankSet, VisionPlan]], repeats: int) -> list[list[Measured]]:
+    """Run every plan ``repeats`` times, in turn, so that what disturbs the machine disturbs all; by plan.
+
+    Each is run once before, to warm up.
+    """
+    runs: list[list[Measured]] = [[] for _ in sets]
+    for repeat in range(repeats + 1):
+        for index, (ranks, plan) in enumerate(sets):
+            measured = ranks.run(plan)
+            if repeat:
+                runs[index].append(measured)
+    return runs

@@ -1,0 +1,191 @@
+"""The encoder's benchmark: its rows, its table, its trace and its command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chiasm.bench.baseline import whole_items
+from chiasm.bench.encoder import MODES, Measured, Row, bench_workload
+from chiasm.bench.machines import QWEN3_VL_8B, gpu_rates
+from chiasm.bench.report import as_text
+from chiasm.bench.trace import Span, Timeline, predicted_timeline, write_trace
+from chiasm.bench.workloads import NAMES, Workload, find_workloads, image, units_of, video
+from chiasm.cli.main import main
+from chiasm.errors import UserError
+from chiasm.schema.plan import VisionPlan
+from chiasm.vision.cost import CostModel
+from chiasm.vision.plan import plan_vision
+from tests.checkpoints import SavedModel
+
+RATES = gpu_rates(tflops=500, link_gbs=400, link_us=10)
+SMALL = Workload("small", (((1, 16, 16), (3, 8, 8)),))
+
+
+def model(num_ranks: int) -> CostModel:
+    return CostModel(QWEN3_VL_8B, RATES, num_ranks)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_named_workloads_are_always_the_same_and_fit_merge_blocks(name: str) -> None:
+    (workload,) = find_workloads(name)
+    assert [workload] == find_workloads(name)
+    for batch in workload.batches[:50]:
+        units_of(batch, QWEN3_VL_8B)
+
+
+def test_the_random_mix_is_as_described() -> None:
+    (workload,) = find_workloads("random-mix")
+    items = [item for batch in workload.batches for item in batch]
+    videos = [item for item in items if item[0] > 1]
+    assert len(workload.batches) == 1000
+    assert {len(batch) for batch in workload.batches} == set(range(1, 17))
+    assert len(videos) / len(items) == pytest.approx(0.2, abs=0.02)
+    assert {item[0] for item in videos} == set(range(4, 49))
+    sizes = sorted(rows * columns for frames, rows, columns in items if frames == 1)
+    assert 230 < sizes[0] < 300
+    assert 15000 < sizes[-1] < 17000
+    assert sizes[len(sizes) // 2] == pytest.approx(2048, rel=0.1)
+
+
+def test_images_have_about_so_many_patches() -> None:
+    assert image(4096) == (1, 64, 64)
+    assert video(32, 1200) == (32, 30, 40)
+    _, rows, columns = image(1000, aspect=2.0)
+    assert rows % 2 == columns % 2 == 0
+    assert rows * columns == pytest.approx(1000, rel=0.05)
+
+
+def test_whole_items_stay_together_the_largest_first() -> None:
+    items = units_of([(1, 8, 8), (4, 8, 8), (3, 8, 8)], QWEN3_VL_8B)
+    plan = whole_items(items, 2)
+    assert [one.shares[0].rank for one in plan] == [1, 0, 0, 0, 0, 1, 1, 1]
+    assert not any(one.is_cut for one in plan)
+
+
+def test_a_row_for_every_mode() -> None:
+    rows = bench_workload(SMALL, model(2))
+    assert [row.mode for row in rows] == list(MODES)
+    for row in rows:
+        assert (row.workload, row.ranks, row.measured_seconds, row.peak_memory_bytes) == ("small", 2, None, None)
+        assert 0 < row.efficiency < 1
+        assert row.bytes > 0
+        assert row.reasons
+
+
+def test_heads_that_do_not_divide_leave_out_sharded_weights() -> None:
+    rows = bench_workload(SMALL, model(3))
+    assert [row.mode for row in rows] == ["whole-items", "data", "auto"]
+    assert as_text(rows).splitlines()[1].split()[-1] == "-"
+
+
+def test_what_is_measured_stands_beside_what_is_predicted() -> None:
+    asked: list[tuple[str, VisionPlan]] = []
+
+    def measure(mode: str, plan: VisionPlan) -> Measured:
+        asked.append((mode, plan))
+        return Measured(seconds=2.0, alone_seconds=3.0, peak_memory_bytes=(2**20, 3 * 2**20))
+
+    rows = bench_workload(SMALL, model(2), measure)
+    assert [mode for mode, _ in asked] == list(MODES)
+    assert all(row.efficiency == 0.75 for row in rows)
+    assert all(row.measured_seconds == 2.0 for row in rows)
+    assert [row.predicted_seconds for row in rows] == [plan.predicted_seconds for _, plan in asked]
+    lines = [line.split() for line in as_text(rows).splitlines()]
+    assert ["measured", "ms", *["2000.00"] * 4] in lines
+    assert ["peak", "MiB", "a", "rank", *["3"] * 4] in lines
+
+
+def test_a_trace_has_a_track_for_each_rank_and_no_overlaps() -> None:
+    costs = model(4)
+    units = [unit for item in units_of([(1, 64, 64), (1, 20, 20)], QWEN3_VL_8B) for unit in item]
+    plan = plan_vision(units, num_ranks=4, mode="auto", model=costs)
+    cost = costs.price(plan.assignments)
+    timeline = predicted_timeline("mix", cost, costs)
+    for rank in range(4):
+        own = sorted(span for span in timeline.spans if span.rank == rank)
+        ordered = sorted(own, key=lambda span: span.start)
+        assert {span.activity for span in own} == {"compute", "exchange", "gather"}
+        ends = [span.start + span.seconds for span in ordered]
+        starts = [*(span.start for span in ordered[1:]), cost.makespan]
+        assert all(end <= start * (1 + 1e-9) for end, start in zip(ends, starts, strict=True))
+        assert sum(span.seconds for span in own if span.activity == "compute") == pytest.approx(
+            cost.compute_seconds[rank]
+        )
+
+
+def test_a_trace_is_in_the_chrome_format(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    write_trace(file, [Timeline("a", (Span(0, "compute", 0.5, 1.0),)), Timeline("b", (Span(1, "gather", 0, 2e-6),))])
+    events = json.loads(file.read_text())["traceEvents"]
+    assert [event["args"]["name"] for event in events if event["ph"] == "M"] == ["a", "rank 0", "b", "rank 1"]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert [(span["pid"], span["tid"], span["name"], span["ts"], span["dur"]) for span in spans] == [
+        (0, 0, "compute", 0.5e6, 1e6),
+        (1, 1, "gather", 0, 2),
+    ]
+
+
+def test_the_command_prints_the_modes_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows_file, trace_file = tmp_path / "rows.json", tmp_path / "trace.json"
+    line = ["bench", "encoder", "--simulate", "8", "--simulate", "2", "--workload", "one-image"]
+    assert main([*line, "--json", str(rows_file), "--trace", str(trace_file)]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].split() == list(MODES)
+    assert printed[1].split()[:4] == ["one-image,", "8", "ranks", "efficiency"]
+    rows = json.loads(rows_file.read_text())
+    assert [(row["mode"], row["ranks"]) for row in rows] == [(mode, n) for n in (8, 2) for mode in MODES]
+    assert set(rows[0]) == set(Row.__struct_fields__)
+    assert len({event["pid"] for event in json.loads(trace_file.read_text())["traceEvents"]}) == len(rows)
+
+
+def test_a_faster_link_cuts_better(capsys: pytest.CaptureFixture[str]) -> None:
+    def efficiency(*options: str) -> float:
+        assert main(["bench", "encoder", "--simulate", "8", "--workload", "one-image", *options]) == 0
+        return float(capsys.readouterr().out.splitlines()[1].split()[-2])
+
+    assert efficiency("--link-us", "1", "--link-gbs", "900") > efficiency() > efficiency("--tflops", "2000")
+
+
+def test_a_file_of_grids_and_the_tower_of_a_checkpoint(
+    qwen2_5_vl: SavedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text("[[1, 16, 16], [5, 8, 12]]")
+    assert main(["bench", "encoder", str(qwen2_5_vl.folder), "--simulate", "2", "--workload", str(file)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("mine, 2 ranks")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("[]", "must have items"),
+        ("[[1, 0, 2]]", "at least 1"),
+        ("[[1, 3, 2]]", "multiples of 2"),
+        ("[[1, 2]]", "must be a list of"),
+        ("{", "must be a list of"),
+    ],
+)
+def test_a_file_that_is_no_workload(content: str, told: str, tmp_path: Path) -> None:
+    file = tmp_path / "bad.json"
+    file.write_text(content)
+    with pytest.raises(UserError, match=told):
+        bench_workload(find_workloads(str(file))[0], model(2))
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (["--workload", "one-image"], "needs --simulate"),
+        (["--simulate", "2", "--workload", "many-images"], "must be one of one-image, "),
+        (["--simulate", "2", "--workload", "absent.json"], "can't be read"),
+        (["--simulate", "2", "--tflops", "0"], "tflops must be above 0"),
+        (["--simulate", "2", "--link-gbs", "-1"], "link-gbs must be above 0"),
+        (["absent", "--simulate", "2"], "neither a folder nor a hub name"),
+    ],
+)
+def test_what_the_command_refuses(line: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "encoder", *line]) == 2
+    assert told in capsys.readouterr().err

@@ -1,0 +1,44 @@
+"""How busy the planner keeps simulated GPUs: what this project exists for, in figures that no machine blurs."""
+
+from __future__ import annotations
+
+import pytest
+
+from chiasm.bench.encoder import Row, bench_workload
+from chiasm.bench.machines import QWEN3_VL_8B, gpu_rates
+from chiasm.bench.workloads import NAMES, find_workloads
+from chiasm.vision.cost import CostModel
+
+TARGETS = {
+    ("one-image", 8): (0.125, 0.60),
+    ("one-big-image", 8): (0.125, 0.87),
+    ("one-video", 8): (0.125, 0.97),
+    ("video+7-images", 8): (0.14, 0.97),
+    ("one-big+16", 8): (0.17, 0.90),
+    ("2-videos+30-images", 8): (0.57, 0.95),
+    ("nine-images", 8): (0.56, 0.78),
+    ("random-mix", 8): (0.32, 0.86),
+    ("random-mix", 4): (0.58, 0.92),
+    ("random-mix", 2): (0.81, 0.97),
+}
+"""(workload, ranks) -> what placing whole items by patch count gives, what auto must give."""
+
+
+def rows(name: str, num_ranks: int) -> dict[str, Row]:
+    (workload,) = find_workloads(name)
+    model = CostModel(QWEN3_VL_8B, gpu_rates(tflops=500, link_gbs=400, link_us=10), num_ranks)
+    return {row.mode: row for row in bench_workload(workload, model)}
+
+
+def test_every_workload_has_a_target() -> None:
+    assert {name for name, _ in TARGETS} == set(NAMES)
+
+
+@pytest.mark.parametrize(("name", "num_ranks"), TARGETS)
+def test_auto_keeps_the_ranks_busy(name: str, num_ranks: int) -> None:
+    items, target = TARGETS[name, num_ranks]
+    found = rows(name, num_ranks)
+    assert found["auto"].efficiency >= target
+    assert found["whole-items"].efficiency == pytest.approx(items, abs=0.012)
+    others = [row.predicted_seconds for mode, row in found.items() if mode != "auto"]
+    assert found["auto"].predicted_seconds <= min(others)
