@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from chiasm.schema.facts import EncoderRates, EncoderShape
 
+_EMBEDDING = 2 * (3 * 2 * 16 * 16) * 1152
+_MERGER = 2 * (4608 * 4608 + 4608 * 4096) // 4  # for each of the four patches of a block
+
 QWEN3_VL_8B = EncoderShape(
     hidden_size=1152,
     intermediate_size=4304,
@@ -13,9 +16,10 @@ QWEN3_VL_8B = EncoderShape(
     num_heads=16,
     feature_size=4096,
     merge_size=2,
+    outer_flops=_EMBEDDING + _MERGER,
 )
-"""The layers of Qwen3-VL-8B's tower. Its embedding, merger and three deepstack outputs are left out of the work, and
-the latter, three more features of the same size, out of the gather."""
+"""Qwen3-VL-8B's tower and one merger. Its three deepstack outputs, each with a merger and a feature of the same size
+of its own, are left out of the work and of the gather."""
 
 
 def gpu_rates(tflops: float, link_gbs: float, link_us: float) -> EncoderRates:

@@ -68,7 +68,7 @@ class PlanCost(NamedTuple):
             sharded weights, for the sums.
         done_seconds: when each rank is through with its rows; those that share units wait for one another.
         exchanged_bytes: received by each rank, the gathered features among them.
-        gather_seconds: agreeing on failures and putting all features on all ranks, after the slowest rank is done.
+        gather_seconds: agreeing on failures, and putting all features on all ranks after the slowest rank is done.
         makespan: seconds from the start to the last feature on every rank.
     """
 
@@ -202,7 +202,7 @@ class CostModel:
         hidden = [min(wait[0], self._local_seconds(load)) for wait, load in zip(waits, loads, strict=True)]
         done = self._done_seconds(loads, compute, waits)
         received = self._gathered_bytes(loads)
-        gather = self._gather_seconds(received)
+        gather = self._end_seconds(received, any(load.num_rounds for load in loads))
         exchanged = [self._exchanged_bytes(load) for load in loads]
         return PlanCost(
             compute_seconds=tuple(compute),
@@ -267,11 +267,12 @@ class CostModel:
         row_bytes = self.shape.feature_size * self.rates.bytes_per_element
         return [(total - load.num_tokens) * row_bytes for load in loads]
 
-    def _gather_seconds(self, received: Sequence[float]) -> float:
-        """One small collective to agree, one round for the features."""
+    def _end_seconds(self, received: Sequence[float], is_cut: bool) -> float:
+        """One round for the features, and a small one to agree on failures; before exchanges they agree as well."""
         if self.num_ranks == 1:
             return 0.0
-        return 2 * self.rates.seconds_per_exchange + max(received) * self.rates.seconds_per_byte
+        num_rounds = 3 if is_cut else 2
+        return num_rounds * self.rates.seconds_per_exchange + max(received) * self.rates.seconds_per_byte
 
     def price_sharded_weights(self, works: Sequence[UnitWork]) -> PlanCost:
         """Every rank computes its heads, and its columns of the MLP, of every row, and the ranks sum up."""
@@ -283,7 +284,7 @@ class CostModel:
         received = self._summed_elements(works) * 2 * (m - 1) // m * rates.bytes_per_element
         num_sums = num_passes * (2 * self.shape.num_layers + 1)
         exchange = num_sums * rates.seconds_per_exchange + received * rates.seconds_per_byte
-        agree = rates.seconds_per_exchange
+        agree = 2 * rates.seconds_per_exchange
         done = compute + exchange
         return PlanCost((compute,) * m, (exchange,) * m, (done,) * m, (received,) * m, agree, done + agree)
 
