@@ -102,7 +102,8 @@ def start_ranks(config: EngineConfig, threads: int) -> Iterator[RankSet]:
 
 
 def make_units(batch: Batch, facts: ModelFacts, folder: Path) -> list[Unit]:
-    """Units of a batch's items with random pixels, in files of ``folder``; their keys are "item/frame"."""
+    """Units of a batch's items with random pixels, in files of the new ``folder``; their keys are "item/frame"."""
+    folder.mkdir()
     draw = np.random.default_rng(_SEED)
     units = []
     for number, (frames, rows, columns) in enumerate(batch):

@@ -59,6 +59,9 @@ class EngineOptions:
         "How the ranks share the vision encoder: weights cuts its weights, data spreads the images.",
     )
 
+    mm_encoder_trace_dir: str | None = option(
+        None, "Folder to which every rank adds what its vision encoder did when, as lines of JSON."
+    )
     step_timeout: float = option(
         _E.step_timeout, "Seconds after which a step that has not ended counts as hung, and the engine ends."
     )

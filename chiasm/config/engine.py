@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -81,6 +82,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         enable_prefix_caching: keep the blocks of ended sequences for prompts that begin alike.
         tensor_parallel_size: ranks.
         mm_encoder_tp_mode: how the encoder uses the ranks.
+        mm_encoder_trace_dir: folder to which every rank adds what its encoder did when; None writes nothing.
         step_timeout: seconds after which a step that has not ended on several ranks counts as hung, and the engine
             ends; a step of a large model on a CPU can take minutes.
         seed: start of the seeds of requests that bring none.
@@ -101,6 +103,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool = True
     tensor_parallel_size: int = 1
     mm_encoder_tp_mode: EncoderMode = "auto"
+    mm_encoder_trace_dir: str | None = None
     step_timeout: float = 600.0
     seed: int = 0
     media: MediaConfig = msgspec.field(default_factory=MediaConfig)
@@ -117,6 +120,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.kv_cache_memory_bytes is not None and self.kv_cache_memory_bytes < 1:
             refuse("kv_cache_memory_bytes", self.kv_cache_memory_bytes, "at least 1")
         check_cache_size("mm_encoder_cache_gb", self.mm_encoder_cache_gb)
+        if self.mm_encoder_trace_dir is not None and not Path(self.mm_encoder_trace_dir).is_dir():
+            refuse("mm_encoder_trace_dir", self.mm_encoder_trace_dir, "a folder that exists")
         if not self.step_timeout > 0:
             refuse("step_timeout", self.step_timeout, "above 0")
         if not 0 <= self.seed < 2**63:

@@ -24,6 +24,7 @@ from chiasm.schema.facts import EncoderShape
 from chiasm.schema.media import PixelRef, Unit
 from chiasm.schema.plan import Assignment, Share, VisionPlan
 from chiasm.vision.exchange import RowExchange
+from chiasm.vision.timeline import Span, Timeline
 from chiasm.vision.units import Piece, UnitLayout, unit_layout
 
 _log = get_logger(__name__)
@@ -44,14 +45,16 @@ class EncodedUnits:
         failed: keys of units that could not be encoded; the same on every rank.
         seconds: time that each rank spent on its own part; where ranks work in step, waiting for others included.
         makespan: seconds on this rank from the start to the last feature.
-        received_bytes: what came from other ranks within the tower and with the features.
+        exchanged_bytes: what each rank received from others within layers of the tower, if units are cut.
+        spans: what this rank did when.
     """
 
     features: dict[str, Tensor]
     failed: frozenset[str]
     seconds: tuple[float, ...]
     makespan: float
-    received_bytes: int
+    exchanged_bytes: tuple[int, ...]
+    spans: tuple[Span, ...]
 
 
 class _Part(NamedTuple):
@@ -71,6 +74,14 @@ class _Part(NamedTuple):
 
 
 _Pixels = dict[_Part, Tensor]
+
+
+class _Agreed(NamedTuple):
+    """What all ranks know: the units that are lost, and each rank's seconds and bytes."""
+
+    failed: frozenset[str]
+    seconds: tuple[float, ...]
+    num_bytes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -103,27 +114,40 @@ class UnitEncoder:
     def encode(self, plan: VisionPlan) -> EncodedUnits:
         """Encode a plan's units; every rank of the group calls it with the same plan."""
         start = time.perf_counter()
+        timeline = Timeline()
         parts = _parts_by_rank(plan, self.group.size)
-        pixels = self._load(parts[self.group.rank])
         is_sharded = not all(assignment.shares for assignment in plan.assignments)
         cut = [assignment for assignment in plan.assignments if assignment.is_cut]
-        lost: frozenset[str] = frozenset()
+        with timeline.span("load"):
+            pixels = self._load(parts[self.group.rank])
         if is_sharded or cut:
-            lost, _ = self._agree(plan, parts, pixels, 0.0)
-        num_bytes = 0
+            with timeline.span("agree"):
+                lost = self._agree(plan, parts, pixels).failed
+            cut = [assignment for assignment in cut if assignment.unit.key not in lost]
+            pixels = {part: rows for part, rows in pixels.items() if part.unit.key not in lost}
+        exchange = self._exchange(cut, timeline) if cut else None
+        with timeline.span("encode"):
+            own = self._encode_pixels(pixels, exchange, is_sharded=is_sharded)
+            seconds = self._seconds_since(start)
+        with timeline.span("agree"):
+            agreed = self._agree(plan, parts, own, seconds, exchange.num_bytes if exchange else 0)
+        with timeline.span("gather"):
+            features = self._gather(parts, own, agreed.failed, is_sharded=is_sharded)
+            makespan = self._seconds_since(start)
+        return EncodedUnits(
+            features, agreed.failed, agreed.seconds, makespan, agreed.num_bytes, tuple(timeline.spans)
+        )
+
+    def _encode_pixels(
+        self, pixels: _Pixels, exchange: RowExchange | None, *, is_sharded: bool
+    ) -> dict[_Part, Tensor]:
+        if exchange is not None:
+            return self._encode_with_cuts(pixels, exchange)
         if is_sharded:
-            own = self._encode_sharded({part: rows for part, rows in pixels.items() if part.unit.key not in lost})
-        elif cut:
-            own, num_bytes = self._encode_with_cuts([a for a in cut if a.unit.key not in lost], pixels)
-        else:
-            own = self._encode_apart(pixels)
-        failed, seconds = self._agree(plan, parts, own, self._seconds_since(start))
-        if is_sharded:
-            features = {part.unit.key: self._land([(part, own[part])]) for part in own if part.unit.key not in failed}
-        else:
-            features = self._gather(parts, own, failed)
-            num_bytes += sum(rows.nbytes for rows in features.values()) - sum(rows.nbytes for rows in own.values())
-        return EncodedUnits(features, failed, seconds, self._seconds_since(start), num_bytes)
+            # Every rank takes part in every unit. A rank that fails within the tower's own exchanges can't be
+            # waited for: it takes the engine with it.
+            return self._encode_packed(pixels) if pixels else {}
+        return self._encode_apart(pixels)
 
     def _load(self, parts: Sequence[_Part]) -> _Pixels:
         """This rank's rows, in cut order; a unit whose pixels can't be read is left out."""
@@ -144,13 +168,6 @@ class UnitEncoder:
     def _layout(self, unit: Unit) -> UnitLayout:
         return unit_layout(unit.grid, self.shape.merge_size, self.shape.window_blocks)
 
-    def _encode_sharded(self, pixels: _Pixels) -> dict[_Part, Tensor]:
-        """Sharded weights: every rank takes part in every unit; what to leave out has been agreed on.
-
-        A rank that fails within the tower's own exchanges can't be waited for: it takes the engine with it.
-        """
-        return self._encode_packed(pixels) if pixels else {}
-
     def _encode_apart(self, pixels: _Pixels) -> dict[_Part, Tensor]:
         """Whole units of this rank; one that fails is left out."""
         if self.packs_units and len(pixels) > 1:
@@ -166,25 +183,24 @@ class UnitEncoder:
                 _log.error("unit %s can't be encoded: %s", part.unit.key[:12], error)
         return features
 
-    def _encode_with_cuts(self, cut: Sequence[Assignment], pixels: _Pixels) -> tuple[dict[_Part, Tensor], int]:
-        """One pass over all rows of this rank, in step with the others; and the bytes received in it."""
-        kept = {assignment.unit.key for assignment in cut}
-        shared = {part: rows for part, rows in pixels.items() if part.is_cut and part.unit.key in kept}
-        whole = {part: rows for part, rows in pixels.items() if not part.is_cut}
-        shape = self.shape
-        exchange = RowExchange(
+    def _exchange(self, cut: Sequence[Assignment], timeline: Timeline) -> RowExchange:
+        return RowExchange(
             cut,
             self.group,
-            num_heads=shape.num_heads,
-            head_dim=shape.hidden_size // shape.num_heads,
-            num_layers=shape.num_full_attention_layers,
+            num_heads=self.shape.num_heads,
+            head_dim=self.shape.hidden_size // self.shape.num_heads,
+            num_layers=self.shape.num_full_attention_layers,
+            timeline=timeline,
         )
+
+    def _encode_with_cuts(self, pixels: _Pixels, exchange: RowExchange) -> dict[_Part, Tensor]:
+        """One pass over all rows of this rank, in step with the others."""
         try:
-            return self._encode_packed(shared | whole, exchange), exchange.num_bytes
+            return self._encode_packed(pixels, exchange)
         except Exception as error:  # as above; the others still wait for this rank's rows
             _log.error("a pass with cut units failed: %s", error)
             exchange.give_up(torch.empty(0, dtype=self.dtype, device=self.device))
-            return self._encode_apart(whole), exchange.num_bytes
+            return self._encode_apart({part: rows for part, rows in pixels.items() if not part.is_cut})
 
     def _encode_packed(self, pixels: _Pixels, shared: SharedRows | None = None) -> dict[_Part, Tensor]:
         """One pass; features in cut order."""
@@ -200,27 +216,43 @@ class UnitEncoder:
         return time.perf_counter() - start
 
     def _agree(
-        self, plan: VisionPlan, parts: Sequence[Sequence[_Part]], succeeded: Iterable[_Part], seconds: float
-    ) -> tuple[frozenset[str], tuple[float, ...]]:
-        """Tell the others which of this rank's units failed, and how long it took.
+        self,
+        plan: VisionPlan,
+        parts: Sequence[Sequence[_Part]],
+        succeeded: Iterable[_Part],
+        seconds: float = 0.0,
+        num_bytes: int = 0,
+    ) -> _Agreed:
+        """Tell the others which of this rank's units failed, how long it took and what it received.
 
-        One small sum: a flag for each unit, set by a rank that should have rows of it and has not, and a slot for
-        each rank's time.
+        One small sum: a flag for each unit, set by a rank that should have rows of it and has not, and slots for
+        what each rank tells of itself.
         """
         group = self.group
         missing = {part.unit.key for part in parts[group.rank]} - {part.unit.key for part in succeeded}
-        flags = [float(unit.key in missing) for unit in plan.units]
-        times = [seconds if rank == group.rank else 0.0 for rank in range(group.size)]
-        agreed = group.all_reduce(torch.tensor(flags + times, dtype=torch.float64, device=self.device)).tolist()
-        failed = frozenset(unit.key for unit, flag in zip(plan.units, agreed, strict=False) if flag > 0)
-        return failed, tuple(agreed[len(flags) :])
+        told = torch.zeros(len(plan.units) + 2 * group.size, dtype=torch.float64)
+        own_slots = told[len(plan.units) :].view(2, group.size)[:, group.rank]
+        own_slots.copy_(torch.tensor([seconds, num_bytes], dtype=torch.float64))
+        told[: len(plan.units)] = torch.tensor([float(unit.key in missing) for unit in plan.units])
+        flags, times, sizes = (
+            group.all_reduce(told.to(self.device)).cpu().split([len(plan.units), group.size, group.size])
+        )
+        failed = frozenset(unit.key for unit, flag in zip(plan.units, flags.tolist(), strict=True) if flag > 0)
+        return _Agreed(failed, tuple(times.tolist()), tuple(map(int, sizes.tolist())))
 
     def _gather(
-        self, parts: Sequence[Sequence[_Part]], own: dict[_Part, Tensor], failed: frozenset[str]
+        self,
+        parts: Sequence[Sequence[_Part]],
+        own: dict[_Part, Tensor],
+        failed: frozenset[str],
+        *,
+        is_sharded: bool,
     ) -> dict[str, Tensor]:
-        """Every unit's features on every rank."""
+        """Every unit's features on every rank; with sharded weights they are there already."""
         kept = [[part for part in of_rank if part.unit.key not in failed] for of_rank in parts]
         mine = [own[part] for part in kept[self.group.rank]]
+        if is_sharded:
+            return {part.unit.key: self._land([(part, rows)]) for part, rows in zip(kept[0], mine, strict=True)}
         counts = [sum(part.num_tokens for part in of_rank) for of_rank in kept]
         empty = torch.empty(0, self.shape.feature_size, dtype=self.dtype, device=self.device)
         gathered = self.group.gather_rows(torch.cat([empty, *mine]), counts)

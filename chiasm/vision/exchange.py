@@ -19,6 +19,7 @@ from torch import Tensor
 from chiasm.dist.group import Group, PendingExchange
 from chiasm.ops.attention import attend_all
 from chiasm.schema.plan import Assignment
+from chiasm.vision.timeline import Timeline
 
 _Round = Literal["rows", "heads"]
 
@@ -74,15 +75,24 @@ class RowExchange:
         num_heads: H.
         head_dim: D.
         num_layers: layers with full attention, that is calls of ``begin``.
+        timeline: where waiting is noted.
     """
 
     def __init__(
-        self, cut: Iterable[Assignment], group: Group, *, num_heads: int, head_dim: int, num_layers: int
+        self,
+        cut: Iterable[Assignment],
+        group: Group,
+        *,
+        num_heads: int,
+        head_dim: int,
+        num_layers: int,
+        timeline: Timeline,
     ) -> None:
         self._units = [_SharedUnit.of(assignment) for assignment in cut]
         self._group = group
         self._num_heads = num_heads
         self._head_dim = head_dim
+        self._timeline = timeline
         turns: tuple[_Round, ...] = ("rows", "heads") if any(u.swaps_heads for u in self._units) else ("rows",)
         self._turns = list(turns * num_layers)[::-1]
         self._pending: PendingExchange | None = None
@@ -121,7 +131,8 @@ class RowExchange:
     def wait(self) -> list[dict[int, Tensor]]:
         """End the round; for each own unit what each other rank of it has sent, flat."""
         assert self._pending is not None
-        pieces = self._pending.wait()
+        with self._timeline.span("exchange"):
+            pieces = self._pending.wait()
         self._pending = None
         rank = self._group.rank
         received: list[dict[int, Tensor]] = [{} for _ in self.own]

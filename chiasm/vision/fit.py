@@ -6,9 +6,10 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from chiasm.dist.group import Group
 from chiasm.ops.attention import attend_all
@@ -20,8 +21,9 @@ from chiasm.vision.units import Piece
 SECONDS = 2.0
 """Most that a fit takes, but for a single pass that is longer."""
 
-_SMALL_SIDE = 8  # of the first unit, in merge blocks
+_SMALL_SIDE, _MAX_SIDE = 4, 32  # of units, in merge blocks
 _MAX_ROWS = 4096
+_MAX_REPEATS = 4
 _SMALL_MESSAGE, _LARGE_MESSAGE = 64, 1 << 19  # elements
 
 
@@ -57,14 +59,13 @@ class Fit:
         full attention. The last is measured on the attention op alone, the others on units of two sizes.
         """
         exchange, byte = self._link()
-        attention = self._attention(0.2 * seconds)
-        small = self._unit(_SMALL_SIDE, exchange, byte, attention)
-        share = 0.25 * seconds / max(small.seconds, 1e-6)
-        side = min(int(_SMALL_SIDE * math.sqrt(share)), int(math.sqrt(_MAX_ROWS)) // self.shape.merge_size)
-        flop = small.seconds / small.flops
-        fixed = 0.0
+        attention = self._attention(0.15 * seconds)
+        link = _Link(exchange, byte, attention)
+        small = self._unit(_SMALL_SIDE, link, 0.25 * seconds)
+        flop, fixed = small.seconds / small.flops, 0.0
+        side = min(int(_SMALL_SIDE * math.sqrt(0.5 * seconds / small.pass_seconds)), _MAX_SIDE)
         if side >= 2 * _SMALL_SIDE:
-            large = self._unit(side, exchange, byte, attention)
+            large = self._unit(side, link, 0.5 * seconds)
             flop = max(large.seconds - small.seconds, 0.5 * large.seconds) / (large.flops - small.flops)
             fixed = max(0.0, small.seconds - flop * small.flops)
         return EncoderRates(
@@ -78,30 +79,36 @@ class Fit:
             packs_units=self.packs_units,
         )
 
-    def _unit(self, side: int, exchange: float, byte: float, attention: float) -> _Timed:
-        """A square unit's linear work and its time; what is known of its time is taken off."""
+    def _unit(self, side: int, link: _Link, seconds: float) -> _Timed:
+        """A square unit's linear work and its time; what is known of its time is taken off.
+
+        Args:
+            side: in merge blocks.
+            link: what has been measured already.
+            seconds: to measure for.
+        """
         shape = self.shape
         grid = (side * shape.merge_size, side * shape.merge_size)
         num_rows = grid[0] * grid[1]
         pixels = torch.zeros(num_rows, self.row_bytes, dtype=torch.uint8, device=self.device)
         pieces = [Piece.whole(grid)]
-        took = self._time(lambda: self.encoder(pixels, pieces, None))
+        took = self._time(lambda: self.encoder(pixels, pieces, None), seconds)
         divisor = self.group.size if self.is_sharded else 1
-        known = attention * full_attention_flops(shape, num_rows) / divisor
+        known = link.attention * full_attention_flops(shape, num_rows) / divisor
         if self.is_sharded:
             num_bytes = num_rows * shape.hidden_size * self.dtype.itemsize * 2 * (divisor - 1) / divisor
-            known += 2 * shape.num_layers * (exchange + byte * num_bytes)
-        return _Timed(max(took - known, 0.5 * took), linear_flops(shape, num_rows) / divisor)
+            known += 2 * shape.num_layers * (link.exchange + link.byte * num_bytes)
+        return _Timed(took, max(took - known, 0.5 * took), linear_flops(shape, num_rows) / divisor)
 
     def _attention(self, seconds: float) -> float:
         """Seconds per operation of the attention op, at a size that fits into the time."""
         shape = self.shape
         num_rows, took, flops = 128, 0.0, 1.0
-        while num_rows <= _MAX_ROWS and took < seconds / 8:
+        while num_rows < _MAX_ROWS and took < seconds / 16:
             num_rows *= 2
             size = (num_rows, shape.num_heads, shape.hidden_size // shape.num_heads)
             q, k, v = (torch.rand(size, dtype=self.dtype, device=self.device) for _ in range(3))
-            took = self._time(lambda q=q, k=k, v=v: attend_all(q, k, v, 0.1))  # type: ignore[misc]
+            took = self._time(partial(attend_all, q, k, v, 0.1), seconds / 4)
             flops = 4.0 * num_rows * num_rows * shape.hidden_size
         return took / flops
 
@@ -109,7 +116,7 @@ class Fit:
         """Seconds of an exchange that moves next to nothing, and of each byte that a rank receives."""
         if self.group.size == 1:
             return 0.0, 0.0
-        small, large = (self._time(lambda n=n: self._exchange(n), 5) for n in (_SMALL_MESSAGE, _LARGE_MESSAGE))  # type: ignore[misc]
+        small, large = (self._time(partial(self._exchange, size), 0.05) for size in (_SMALL_MESSAGE, _LARGE_MESSAGE))
         num_bytes = (_LARGE_MESSAGE - _SMALL_MESSAGE) * self.dtype.itemsize
         return small, max(0.0, large - small) / num_bytes
 
@@ -120,22 +127,36 @@ class Fit:
         outgoing = torch.zeros(sum(counts), dtype=self.dtype, device=self.device)
         self.group.start_all_to_all(outgoing, counts, counts).wait()
 
-    def _time(self, call: Callable[[], object], repeats: int = 2) -> float:
-        """The least time of some calls, the mean over the ranks, after one to warm up."""
-        times = []
-        for _ in range(repeats + 1):
-            start = time.perf_counter()
-            call()
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-            times.append(time.perf_counter() - start)
-        own: Tensor = torch.tensor([min(times[1:])], dtype=torch.float64, device=self.device)
-        return float(self.group.all_reduce(own).item()) / self.group.size
+    def _time(self, call: Callable[[], object], seconds: float) -> float:
+        """The least of some calls' times, each the mean over the ranks, which call together and equally often.
+
+        One call warms up; if there is no time for another, it counts.
+        """
+        best = first = self._time_once(call)
+        for _ in range(min(_MAX_REPEATS, int(seconds / first) - 1)):
+            best = min(best, self._time_once(call))
+        return best
+
+    def _time_once(self, call: Callable[[], object]) -> float:
+        start = time.perf_counter()
+        call()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        took = torch.tensor([time.perf_counter() - start], dtype=torch.float64, device=self.device)
+        return float(self.group.all_reduce(took).item()) / self.group.size
 
 
-@dataclass(frozen=True)
-class _Timed:
-    """Seconds of a unit, and operations that they were spent on."""
+class _Link(NamedTuple):
+    """Seconds of an exchange, of a byte in it, and of an operation of attention."""
 
+    exchange: float
+    byte: float
+    attention: float
+
+
+class _Timed(NamedTuple):
+    """A pass, what of it is linear work, and the operations of that."""
+
+    pass_seconds: float
     seconds: float
     flops: float

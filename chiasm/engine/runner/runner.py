@@ -27,9 +27,10 @@ from chiasm.schema.wire import RankInfo
 from chiasm.vision.encode import EncodedUnits, UnitEncoder
 from chiasm.vision.fit import Fit
 from chiasm.vision.frames import units_between
+from chiasm.vision.timeline import append_spans
 
 _FAILED_UNIT = "this image could not be encoded; the server's log has the reason."
-_NOTHING = EncodedUnits({}, frozenset(), (), 0.0, 0)
+_NOTHING = EncodedUnits({}, frozenset(), (), 0.0, (), ())
 
 
 class Runner:
@@ -123,6 +124,7 @@ class Runner:
             failed_units=dict.fromkeys(encoded.failed, _FAILED_UNIT),
             encoder_seconds=encoded.seconds,
             encoder_makespan=encoded.makespan,
+            encoder_exchanged_bytes=encoded.exchanged_bytes,
         )
 
     def _forget(self, plan: StepPlan) -> None:
@@ -140,6 +142,8 @@ class Runner:
         if plan is None:
             return _NOTHING
         encoded = self._unit_encoder.encode(plan)
+        if self._config.mm_encoder_trace_dir is not None:
+            append_spans(Path(self._config.mm_encoder_trace_dir), self._group.rank, encoded.spans)
         self._features |= encoded.features
         return encoded
 
