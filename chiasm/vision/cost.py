@@ -66,7 +66,7 @@ class PlanCost(NamedTuple):
         compute_seconds: of each rank.
         exchange_seconds: of each rank, for the units that are cut, as far as local work does not hide it; with
             sharded weights, for the sums.
-        done_seconds: when each rank is through with its rows; those that share units wait for one another.
+        done_seconds: when each rank is through with its rows; with a cut, all wait for one another.
         exchanged_bytes: received by each rank, the gathered features among them.
         gather_seconds: agreeing on failures, and putting all features on all ranks after the slowest rank is done.
         makespan: seconds from the start to the last feature on every rank.
@@ -93,7 +93,6 @@ class RankLoad:
         num_rounds: exchanges in a layer with full attention: 0 without shares, 2 with any all-to-all, else 1.
         first_elements: received in the first of them, in one layer.
         second_elements: received in the second.
-        partners: the ranks that wait for one another, by their lowest; its own number without shares.
     """
 
     num_whole: int = 0
@@ -104,7 +103,6 @@ class RankLoad:
     num_rounds: int = 0
     first_elements: float = 0.0
     second_elements: float = 0.0
-    partners: int = 0
 
 
 @dataclass(frozen=True)
@@ -157,7 +155,7 @@ class CostModel:
 
     def new_loads(self) -> list[RankLoad]:
         """Ranks with nothing to do."""
-        return [RankLoad(partners=rank) for rank in range(self.num_ranks)]
+        return [RankLoad() for _ in range(self.num_ranks)]
 
     def add(self, loads: Sequence[RankLoad], work: UnitWork, shares: Sequence[Share], exchange: Exchange) -> None:
         """Give a unit to the ranks that have shares of it."""
@@ -189,11 +187,6 @@ class CostModel:
                 load.first_elements += 3 * (d // m) * (n - rows)
                 load.second_elements += (d - d // m) * rows
                 load.num_rounds = 2
-        joined = {loads[rank].partners for rank, _ in shares}
-        lowest = min(joined)
-        for load in loads:
-            if load.partners in joined:
-                load.partners = lowest
 
     def price_loads(self, loads: Sequence[RankLoad]) -> PlanCost:
         """The cost of what each rank was given."""
@@ -238,23 +231,17 @@ class CostModel:
     def _done_seconds(
         self, loads: Sequence[RankLoad], compute: Sequence[float], waits: Sequence[tuple[float, float]]
     ) -> tuple[float, ...]:
-        """When each rank is done: ranks that share units wait for one another in every layer with full attention.
+        """When each rank is done: if a unit is cut, all wait for one another in every layer with full attention.
 
-        A layer goes on when the last of them has sent and the last message has come; what a rank does for itself
-        meanwhile counts only where it takes longer than that.
+        An exchange is a collective of all ranks, which is the faster one on gloo and lets any of them share a unit. A
+        layer goes on when the last rank has sent and the last message has come; what a rank does for itself meanwhile
+        counts only where it takes longer than that.
         """
-        groups: dict[int, list[int]] = {}
-        for rank, load in enumerate(loads):
-            groups.setdefault(load.partners, []).append(rank)
-        done = [0.0] * len(loads)
-        for ranks in groups.values():
-            first = max(waits[rank][0] for rank in ranks)
-            second = max(waits[rank][1] for rank in ranks)
-            sent = max(compute[rank] - self._local_seconds(loads[rank]) for rank in ranks)
-            seconds = max(sent + first, *(compute[rank] for rank in ranks)) + second
-            for rank in ranks:
-                done[rank] = seconds
-        return tuple(done)
+        if not any(load.num_rounds for load in loads):
+            return tuple(compute)
+        first, second = (max(wait[turn] for wait in waits) for turn in (0, 1))
+        sent = max(own - self._local_seconds(load) for own, load in zip(compute, loads, strict=True))
+        return (max(sent + first, *compute) + second,) * len(loads)
 
     def _exchanged_bytes(self, load: RankLoad) -> float:
         """Received by a rank in all layers."""
