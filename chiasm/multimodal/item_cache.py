@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from chiasm.errors import OverloadedError
 from chiasm.multimodal.pixels import discard_pixels
@@ -65,7 +66,7 @@ class ItemCache:
             self._hold(item)
             return item
         self.num_queries += 1
-        while digest not in self._kept:
+        while (item := self._find(digest)) is None:
             is_mine = not self._is_in_the_making(digest)
             try:
                 item = await self._join(digest, make)
@@ -76,8 +77,6 @@ class ItemCache:
                 self.num_hits += not is_mine
                 return item
         self.num_hits += 1
-        self._kept.move_to_end(digest)
-        item = self._kept[digest]
         self._hold(item)
         return item
 
@@ -89,6 +88,16 @@ class ItemCache:
         if self._holders[name] == 0:
             del self._holders[name]
             discard_pixels(item)
+
+    def _find(self, digest: str) -> ProcessedItem | None:
+        item = self._kept.get(digest)
+        if item is None:
+            return None
+        if not Path(_name(item)).exists():  # cleaners of temporary folders take what lies there for days
+            self._drop(digest)
+            return None
+        self._kept.move_to_end(digest)
+        return item
 
     def _hold(self, item: ProcessedItem) -> None:
         self._holders[_name(item)] += 1
@@ -145,9 +154,12 @@ class ItemCache:
 
     def _shrink(self, num_bytes: int) -> None:
         while self.num_bytes > num_bytes:
-            _, item = self._kept.popitem(last=False)
-            self.num_bytes -= _disk_bytes(item)
-            self.release(item)
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, digest: str) -> None:
+        item = self._kept.pop(digest)
+        self.num_bytes -= _disk_bytes(item)
+        self.release(item)
 
 
 def _name(item: ProcessedItem | MediaItem) -> str:

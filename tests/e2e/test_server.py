@@ -196,6 +196,20 @@ def test_many_clients_at_once_get_what_they_get_alone(server: Server) -> None:
     assert [together[index] for index in range(6)] == alone
 
 
+def test_a_picture_that_comes_again_is_neither_processed_nor_encoded_again(server: Server) -> None:
+    """Twice in each of two requests that may not share a prefix."""
+    url = data_url(photograph(size=(101, 77)))
+    picture = {"type": "image_url", "image_url": {"url": url}}
+    message = {"role": "user", "content": [picture, picture, {"type": "text", "text": "The same?"}]}
+    names = ["chiasm:mm_processor_cache_queries_total", "chiasm:mm_processor_cache_hits_total",
+             "chiasm:mm_cache_queries_total", "chiasm:encoder_units_total"]  # fmt: skip
+    before = [server.metric(name) for name in names]
+    for salt in ("a", "b"):
+        assert ask(server, message, cache_salt=salt).status_code == 200
+    for name, value, more in zip(names, before, (4, 3, 4, 1), strict=True):
+        server.await_metric(name, value + more)
+
+
 def test_two_servers_side_by_side_and_a_killed_rank(server: Server, qwen2_5_vl: SavedModel, tmp_path: Path) -> None:
     """The second server loses a rank: its request gets a 5xx, it ends with an error, and nothing of it stays."""
     with Server(qwen2_5_vl.folder, tmp_path / "log", "-tp", "2") as second:

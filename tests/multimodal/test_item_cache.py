@@ -256,6 +256,19 @@ def test_what_is_kept_gives_way_when_no_space_is_left(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_what_somebody_else_has_deleted_is_made_again(tmp_path: Path) -> None:
+    async def scenario(kitchen: Kitchen) -> None:
+        lost = await made(kitchen, "a")
+        kitchen.cache.release(lost)
+        path_of(lost).unlink()
+        found = await made(kitchen, "a")
+        assert path_of(found).exists()
+        kitchen.cache.release(found)
+
+    kitchen = run(tmp_path, scenario)
+    assert (kitchen.cache.num_hits, kitchen.cache.num_bytes, kitchen.num_files) == (0, PAGE, 1)
+
+
 _ACTIONS = st.lists(
     st.tuples(
         st.sampled_from(["borrow", "borrow", "finish", "fail", "cancel", "release", "turn", "settle"]),
