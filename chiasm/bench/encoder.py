@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -27,16 +27,41 @@ class Measured(NamedTuple):
     Attributes:
         seconds: from the start to the last feature on every rank.
         alone_seconds: the same work on one rank.
-        peak_memory_bytes: of each rank.
+        peak_memory_bytes: of each rank, above what it had before; None where the system does not tell.
     """
 
     seconds: float
     alone_seconds: float
-    peak_memory_bytes: tuple[int, ...]
+    peak_memory_bytes: tuple[int, ...] | None
 
 
-Measure = Callable[[str, VisionPlan], Measured]
-"""Runs a plan that one of ``MODES`` made."""
+class BatchResult(NamedTuple):
+    """One batch in one mode.
+
+    Attributes:
+        plan: what was, or would be, run.
+        model: that predicted it.
+        measured: None where it was not run.
+    """
+
+    plan: VisionPlan
+    model: CostModel
+    measured: Measured | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Received by all ranks, as predicted."""
+        return sum(self.model.price(self.plan.assignments).exchanged_bytes)
+
+    @property
+    def efficiency(self) -> float:
+        """T1 / (ranks * T)."""
+        if self.measured:
+            alone, seconds = self.measured.alone_seconds, self.measured.seconds
+        else:
+            alone = self.model.alone_seconds([self.model.work(unit) for unit in self.plan.units])
+            seconds = self.plan.predicted_seconds
+        return alone / (self.model.num_ranks * seconds)
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -65,32 +90,17 @@ class Row(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...]
 
 
-class _Result(NamedTuple):
-    """One batch in one mode."""
-
-    plan: VisionPlan
-    num_bytes: int
-    efficiency: float
-    measured: Measured | None
-
-
-def bench_workload(workload: Workload, model: CostModel, measure: Measure | None = None) -> list[Row]:
+def predict(workload: Workload, model: CostModel) -> list[Row]:
     """A row for each mode that the tower allows.
-
-    Args:
-        workload: what to encode.
-        model: the tower, and the ranks it is predicted for.
-        measure: runs it as well.
 
     Raises:
         UserError: if the workload does not fit the tower.
     """
     batches = [units_of(batch, model.shape) for batch in workload.batches]
-    rows = []
-    for mode in modes_of(model):
-        results = [_run(mode, items, model, measure) for items in batches]
-        rows.append(_row(workload.name, mode, model.num_ranks, results))
-    return rows
+    return [
+        row_of(workload.name, mode, [BatchResult(plan_mode(mode, items, model), model) for items in batches])
+        for mode in modes_of(model)
+    ]
 
 
 def modes_of(model: CostModel) -> list[str]:
@@ -115,24 +125,14 @@ def _encoder_mode(mode: str) -> EncoderMode:
     raise UserError(f"mode must be one of {', '.join(MODES)}.", param="mode")
 
 
-def _run(mode: str, items: Sequence[Sequence[Unit]], model: CostModel, measure: Measure | None) -> _Result:
-    plan = plan_mode(mode, items, model)
-    measured = measure(mode, plan) if measure else None
-    if measured:
-        alone, seconds = measured.alone_seconds, measured.seconds
-    else:
-        alone, seconds = model.alone_seconds([model.work(unit) for unit in plan.units]), plan.predicted_seconds
-    num_bytes = sum(model.price(plan.assignments).exchanged_bytes)
-    return _Result(plan, num_bytes, alone / (model.num_ranks * seconds), measured)
-
-
-def _row(workload: str, mode: str, num_ranks: int, results: Sequence[_Result]) -> Row:
+def row_of(workload: str, mode: str, results: Sequence[BatchResult]) -> Row:
+    """The row of a workload's batches."""
     measured = [result.measured for result in results if result.measured]
-    peaks = [one.peak_memory_bytes for one in measured]
+    peaks = [one.peak_memory_bytes for one in measured if one.peak_memory_bytes]
     return Row(
         workload=workload,
         mode=mode,
-        ranks=num_ranks,
+        ranks=results[0].model.num_ranks,
         efficiency=fmean(result.efficiency for result in results),
         predicted_seconds=fmean(result.plan.predicted_seconds for result in results),
         measured_seconds=fmean(one.seconds for one in measured) if measured else None,

@@ -1,8 +1,11 @@
-"""Rows of the encoder's benchmark as a table."""
+"""Rows of the encoder's benchmark as a table and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
 
 from chiasm.bench.encoder import MODES, Row
 
@@ -23,6 +26,11 @@ def as_text(rows: Sequence[Row]) -> str:
             lines.append(_line(title.ljust(wide), name, cells))
             title = ""
     return "\n".join(lines)
+
+
+def write_rows(file: Path, rows: Sequence[Row]) -> None:
+    """A JSON list of the rows."""
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(rows)))
 
 
 def _title(workload: str, ranks: int) -> str:

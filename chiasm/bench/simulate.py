@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
-
-from chiasm.bench.encoder import Row, bench_workload, modes_of, plan_mode
+from chiasm.bench.encoder import Row, modes_of, plan_mode, predict
 from chiasm.bench.machines import QWEN3_VL_8B
+from chiasm.bench.report import write_rows
 from chiasm.bench.trace import Timeline, predicted_timeline, write_trace
 from chiasm.bench.workloads import Workload, find_workloads, units_of
 from chiasm.schema.facts import EncoderRates, EncoderShape
@@ -16,11 +15,11 @@ from chiasm.vision.cost import CostModel
 
 
 def simulate(
-    *,
     model: str | None,
     workload: str,
     num_ranks: Sequence[int],
     rates: EncoderRates,
+    *,
     json_file: Path | None = None,
     trace_file: Path | None = None,
 ) -> list[Row]:
@@ -40,9 +39,9 @@ def simulate(
     shape = _shape_of(model)
     workloads = find_workloads(workload)
     cost_models = [CostModel(shape, rates, size) for size in num_ranks]
-    rows = [row for one in workloads for costs in cost_models for row in bench_workload(one, costs)]
+    rows = [row for one in workloads for costs in cost_models for row in predict(one, costs)]
     if json_file:
-        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(rows)))
+        write_rows(json_file, rows)
     if trace_file:
         write_trace(
             trace_file, [line for one in workloads for costs in cost_models for line in _timelines(one, costs)]

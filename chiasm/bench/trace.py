@@ -53,6 +53,14 @@ def _layers(rank: int, compute: float, exchange: float, done: float, model: Cost
             yield Span(rank, "exchange", start + compute / num_steps, exchange / num_steps)
 
 
+def measured_timeline(name: str, rank_seconds: Sequence[float], seconds: float) -> Timeline:
+    """A plan that was run: each rank's own part, and from the end of the longest the gathering."""
+    end = max(rank_seconds)
+    parts = [Span(rank, "compute", 0.0, own) for rank, own in enumerate(rank_seconds)]
+    gathers = [Span(rank, "gather", end, max(0.0, seconds - end)) for rank in range(len(rank_seconds))]
+    return Timeline(name, (*parts, *gathers))
+
+
 def write_trace(file: Path, timelines: Sequence[Timeline]) -> None:
     """One process for each timeline, one thread for each rank."""
     events: list[dict[str, Any]] = []

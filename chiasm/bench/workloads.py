@@ -52,6 +52,12 @@ def _two_videos_and_images() -> Batch:
     return (video(16, 1200), video(16, 1200), *images)
 
 
+def _mix_of_12() -> Batch:
+    draw = random.Random(_MIX_SEED)
+    images = [image(_log_uniform(draw, 64, 1024), draw.uniform(0.5, 2)) for _ in range(10)]
+    return (*images[:5], video(4, 256), *images[5:], video(3, 192))
+
+
 def _random_batch(draw: random.Random) -> Batch:
     """1 to 16 items, a fifth of them videos."""
     items = []
@@ -80,25 +86,27 @@ _NAMED: dict[str, Callable[[], tuple[Batch, ...]]] = {
     "random-mix": _random_mix,
 }
 
-ALL = "named"
-"""Stands for all named workloads."""
-
-NAMES = tuple(_NAMED)
+_SMALL: dict[str, Callable[[], tuple[Batch, ...]]] = {
+    "short-video": lambda: ((video(4, 1024, aspect=1.0),),),
+    "mix-of-12": lambda: (_mix_of_12(),),
+}
+NAMES = (*_NAMED, *_SMALL)
+GROUPS = {"named": tuple(_NAMED), "small": ("one-image", *_SMALL)}
+"""Words that stand for several workloads; those of "small" suit a CPU."""
 
 
 def find_workloads(name: str) -> list[Workload]:
-    """A named workload, all of them for "named", or the one in a file.
+    """A named workload, those of a group, or the one in a file.
 
     Raises:
         UserError: if there is none.
     """
-    if name == ALL:
-        return [Workload(each, make()) for each, make in _NAMED.items()]
-    if name in _NAMED:
-        return [Workload(name, _NAMED[name]())]
+    known = _NAMED | _SMALL
+    if name in known or name in GROUPS:
+        return [Workload(each, known[each]()) for each in GROUPS.get(name, (name,))]
     if not name.endswith(".json"):
-        known = ", ".join((*NAMES, ALL))
-        raise UserError(f"workload must be one of {known}, or a file that ends in .json.", param="workload")
+        words = ", ".join((*NAMES, *GROUPS))
+        raise UserError(f"workload must be one of {words}, or a file that ends in .json.", param="workload")
     return [Workload(Path(name).stem, (_read_batch(Path(name)),))]
 
 

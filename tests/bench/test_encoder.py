@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from chiasm.bench.baseline import whole_items
-from chiasm.bench.encoder import MODES, Measured, Row, bench_workload
+from chiasm.bench.encoder import MODES, BatchResult, Measured, Row, plan_mode, predict, row_of
 from chiasm.bench.machines import QWEN3_VL_8B, gpu_rates
 from chiasm.bench.report import as_text
 from chiasm.bench.trace import Span, Timeline, predicted_timeline, write_trace
 from chiasm.bench.workloads import NAMES, Workload, find_workloads, image, units_of, video
 from chiasm.cli.main import main
 from chiasm.errors import UserError
-from chiasm.schema.plan import VisionPlan
 from chiasm.vision.cost import CostModel
 from chiasm.vision.plan import plan_vision
 from tests.checkpoints import SavedModel
@@ -66,7 +65,7 @@ def test_whole_items_stay_together_the_largest_first() -> None:
 
 
 def test_a_row_for_every_mode() -> None:
-    rows = bench_workload(SMALL, model(2))
+    rows = predict(SMALL, model(2))
     assert [row.mode for row in rows] == list(MODES)
     for row in rows:
         assert (row.workload, row.ranks, row.measured_seconds, row.peak_memory_bytes) == ("small", 2, None, None)
@@ -76,23 +75,22 @@ def test_a_row_for_every_mode() -> None:
 
 
 def test_heads_that_do_not_divide_leave_out_sharded_weights() -> None:
-    rows = bench_workload(SMALL, model(3))
+    rows = predict(SMALL, model(3))
     assert [row.mode for row in rows] == ["whole-items", "data", "auto"]
     assert as_text(rows).splitlines()[1].split()[-1] == "-"
 
 
 def test_what_is_measured_stands_beside_what_is_predicted() -> None:
-    asked: list[tuple[str, VisionPlan]] = []
-
-    def measure(mode: str, plan: VisionPlan) -> Measured:
-        asked.append((mode, plan))
-        return Measured(seconds=2.0, alone_seconds=3.0, peak_memory_bytes=(2**20, 3 * 2**20))
-
-    rows = bench_workload(SMALL, model(2), measure)
-    assert [mode for mode, _ in asked] == list(MODES)
-    assert all(row.efficiency == 0.75 for row in rows)
+    items = units_of(SMALL.batches[0], QWEN3_VL_8B)
+    rows = []
+    for mode in MODES:
+        plan = plan_mode(mode, items, model(2))
+        runs = [Measured(seconds, 3.0, (2**20, peak * 2**20)) for seconds, peak in [(1.5, 3), (2.5, 2)]]
+        rows.append(row_of("small", mode, [BatchResult(plan, model(2), run) for run in runs]))
+        assert rows[-1].predicted_seconds == plan.predicted_seconds
+    assert all(row.efficiency == pytest.approx((1 + 0.6) / 2) for row in rows)
     assert all(row.measured_seconds == 2.0 for row in rows)
-    assert [row.predicted_seconds for row in rows] == [plan.predicted_seconds for _, plan in asked]
+    assert all(row.peak_memory_bytes == (2**20, 3 * 2**20) for row in rows)
     lines = [line.split() for line in as_text(rows).splitlines()]
     assert ["measured", "ms", *["2000.00"] * 4] in lines
     assert ["peak", "MiB", "a", "rank", *["3"] * 4] in lines
@@ -172,13 +170,12 @@ def test_a_file_that_is_no_workload(content: str, told: str, tmp_path: Path) -> 
     file = tmp_path / "bad.json"
     file.write_text(content)
     with pytest.raises(UserError, match=told):
-        bench_workload(find_workloads(str(file))[0], model(2))
+        predict(find_workloads(str(file))[0], model(2))
 
 
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        (["--workload", "one-image"], "needs --simulate"),
         (["--simulate", "2", "--workload", "many-images"], "must be one of one-image, "),
         (["--simulate", "2", "--workload", "absent.json"], "can't be read"),
         (["--simulate", "2", "--tflops", "0"], "tflops must be above 0"),

@@ -1,0 +1,124 @@
+"""``chiasm bench encoder`` on real ranks of this machine: what is measured, beside what is predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import msgspec
+
+from chiasm.bench.encoder import BatchResult, Measured, Row, modes_of, plan_mode, row_of
+from chiasm.bench.ranks import Measured as Run
+from chiasm.bench.ranks import RankSet, interleave, make_units, start_ranks
+from chiasm.bench.report import write_rows
+from chiasm.bench.trace import Timeline, measured_timeline, write_trace
+from chiasm.bench.workloads import Batch, Workload, find_workloads, units_of
+from chiasm.config.engine import EncoderMode, EngineConfig
+from chiasm.schema.media import Unit
+
+
+class _Ranks(NamedTuple):
+    """All ranks hold the model at once, so that the modes can be run in turn.
+
+    Attributes:
+        alone: one rank.
+        replicated: those that place units.
+        sharded: those that share the tower's weights; the same as ``replicated`` where its heads do not allow it.
+    """
+
+    alone: RankSet
+    replicated: RankSet
+    sharded: RankSet
+
+    def of(self, mode: str) -> RankSet:
+        """Those that run a mode."""
+        return self.sharded if mode == "weights" else self.replicated
+
+
+def measure(
+    config: EngineConfig,
+    workload: str,
+    threads: int,
+    repeats: int,
+    *,
+    json_file: Path | None = None,
+    trace_file: Path | None = None,
+) -> list[Row]:
+    """Rows for every workload and mode, also written to files where asked for.
+
+    Args:
+        config: the model, and how many ranks.
+        workload: a name, a group of them, or a JSON file.
+        threads: of each rank, on a CPU.
+        repeats: runs of each plan; their median counts.
+        json_file: gets the rows.
+        trace_file: gets the timeline of each plan's last run.
+
+    Raises:
+        UserError: for a model or workload that can't be used.
+    """
+    rows: list[Row] = []
+    timelines: list[Timeline] = []
+    workloads = find_workloads(workload)
+    with ExitStack() as stack:
+        ranks = _start(config, threads, stack)
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        for one in workloads:
+            results = _run_workload(one, ranks, repeats, folder / one.name, timelines)
+            rows.extend(row_of(one.name, mode, batches) for mode, batches in results.items())
+    if json_file:
+        write_rows(json_file, rows)
+    if trace_file:
+        write_trace(trace_file, timelines)
+    return rows
+
+
+def _start(config: EngineConfig, threads: int, stack: ExitStack) -> _Ranks:
+    def start(num_ranks: int, mode: EncoderMode) -> RankSet:
+        changed = msgspec.structs.replace(config, tensor_parallel_size=num_ranks, mm_encoder_tp_mode=mode)
+        return stack.enter_context(start_ranks(changed, threads))
+
+    replicated = start(config.tensor_parallel_size, "auto")
+    can_shard = "weights" in modes_of(replicated.cost_model)
+    sharded = start(config.tensor_parallel_size, "weights") if can_shard else replicated
+    return _Ranks(start(1, "data"), replicated, sharded)
+
+
+def _run_workload(
+    workload: Workload, ranks: _Ranks, repeats: int, folder: Path, timelines: list[Timeline]
+) -> dict[str, list[BatchResult]]:
+    """The results of each mode; timelines are added to ``timelines``."""
+    folder.mkdir()
+    modes = modes_of(ranks.replicated.cost_model)
+    results: dict[str, list[BatchResult]] = {mode: [] for mode in modes}
+    for number, batch in enumerate(workload.batches):
+        units_of(batch, ranks.alone.facts.encoder)  # refuses what does not fit the tower
+        items = list(_by_item(batch, make_units(batch, ranks.alone.facts, folder / str(number))))
+        plans = {mode: plan_mode(mode, items, ranks.of(mode).cost_model) for mode in modes}
+        alone = (ranks.alone, plan_mode("data", items, ranks.alone.cost_model))
+        alone_runs, *runs = interleave([alone, *((ranks.of(mode), plans[mode]) for mode in modes)], repeats)
+        alone_seconds = median(run.seconds for run in alone_runs)
+        for mode, own in zip(modes, runs, strict=True):
+            model = ranks.of(mode).cost_model
+            results[mode].append(BatchResult(plans[mode], model, _measured(own, alone_seconds)))
+            name = f"{workload.name}, {mode}, {model.num_ranks} ranks"
+            timelines.append(measured_timeline(name, own[-1].rank_seconds, own[-1].seconds))
+    return results
+
+
+def _by_item(batch: Batch, units: Sequence[Unit]) -> Iterator[Sequence[Unit]]:
+    start = 0
+    for frames, _, _ in batch:
+        yield units[start : start + frames]
+        start += frames
+
+
+def _measured(runs: Sequence[Run], alone_seconds: float) -> Measured:
+    peaks = [peak for run in runs for peak in run.peak_bytes]
+    known = [run.peak_bytes for run in runs] if None not in peaks else []
+    by_rank = tuple(max(peak or 0 for peak in own) for own in zip(*known, strict=True))
+    return Measured(median(run.seconds for run in runs), alone_seconds, by_rank or None)
