@@ -62,23 +62,23 @@ class ItemCache:
             Whatever ``make`` raises.
         """
         if digest is None or self._capacity == 0:
-            item = await self._make(make)
-            self._hold(item)
-            return item
+            made = await self._make(make)
+            self._hold(made)
+            return made
         self.num_queries += 1
-        while (item := self._find(digest)) is None:
+        while (kept := self._find(digest)) is None:
             is_mine = not self._is_in_the_making(digest)
             try:
-                item = await self._join(digest, make)
+                made = await self._join(digest, make)
             except Exception:
                 if is_mine:
                     raise
             else:
                 self.num_hits += not is_mine
-                return item
+                return made
         self.num_hits += 1
-        self._hold(item)
-        return item
+        self._hold(kept)
+        return kept
 
     def release(self, item: ProcessedItem | MediaItem) -> None:
         """Give back what was borrowed, once for each time."""

@@ -1,8 +1,8 @@
 """Which units' features the ranks hold, and for whom.
 
 The ranks hold the tensors under the same keys and do what the plan says; this is the only place that decides. A unit
-is pinned while a scheduled sequence still has to read its features; unpinned units stay until room is needed, or at
-once go if no more may be kept. The least recently used go first.
+is pinned while a scheduled sequence still has to read its features. Unpinned units stay until room is needed, as far
+as so much may be kept; the least recently used go first.
 """
 
 from __future__ import annotations
@@ -108,8 +108,10 @@ class EncoderCache:
     def _evict_down_to(self, num_bytes: int) -> list[str]:
         """Evict until so much is held, or until the rest is pinned."""
         evicted: list[str] = []
-        for key in [k for k, entry in self._entries.items() if not entry.pins]:
-            if self.num_bytes <= num_bytes:
+        while self.num_bytes > num_bytes:
+            # Found soon, however many are held: what is pinned was used lately and stands near the end.
+            key = next((key for key, entry in self._entries.items() if not entry.pins), None)
+            if key is None:
                 break
             self.num_bytes -= self._entries.pop(key).num_bytes
             evicted.append(key)
