@@ -56,9 +56,14 @@ class EngineOptions:
     )
     mm_encoder_tp_mode: EncoderMode = option(
         _E.mm_encoder_tp_mode,
-        "How the ranks share the vision encoder: weights cuts its weights, data spreads the images.",
+        "How the ranks share the vision encoder: weights cuts its weights, data spreads whole images and frames, auto "
+        "also cuts them by rows where that pays.",
     )
 
+    mm_encoder_min_units_per_rank: int = option(
+        _E.mm_encoder_min_units_per_rank,
+        "Whole images that every rank encodes at least; above 0 none is cut by rows.",
+    )
     mm_encoder_trace_dir: str | None = option(
         None, "Folder to which every rank adds what its vision encoder did when, as lines of JSON."
     )

@@ -82,6 +82,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         enable_prefix_caching: keep the blocks of ended sequences for prompts that begin alike.
         tensor_parallel_size: ranks.
         mm_encoder_tp_mode: how the encoder uses the ranks.
+        mm_encoder_min_units_per_rank: whole images or frames that every rank gets at least, as far as they go; above 0
+            none is cut by rows.
         mm_encoder_trace_dir: folder to which every rank adds what its encoder did when; None writes nothing.
         step_timeout: seconds after which a step that has not ended on several ranks counts as hung, and the engine
             ends; a step of a large model on a CPU can take minutes.
@@ -103,6 +105,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool = True
     tensor_parallel_size: int = 1
     mm_encoder_tp_mode: EncoderMode = "auto"
+    mm_encoder_min_units_per_rank: int = 0
     mm_encoder_trace_dir: str | None = None
     step_timeout: float = 600.0
     seed: int = 0
@@ -120,6 +123,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.kv_cache_memory_bytes is not None and self.kv_cache_memory_bytes < 1:
             refuse("kv_cache_memory_bytes", self.kv_cache_memory_bytes, "at least 1")
         check_cache_size("mm_encoder_cache_gb", self.mm_encoder_cache_gb)
+        if self.mm_encoder_min_units_per_rank < 0:
+            refuse("mm_encoder_min_units_per_rank", self.mm_encoder_min_units_per_rank, "at least 0")
         if self.mm_encoder_trace_dir is not None and not Path(self.mm_encoder_trace_dir).is_dir():
             refuse("mm_encoder_trace_dir", self.mm_encoder_trace_dir, "a folder that exists")
         if not self.step_timeout > 0:

@@ -47,6 +47,7 @@ def limits(**changes: object) -> SchedulerLimits:
         "enable_prefix_caching": True,
         "num_ranks": 2,
         "encoder_mode": "data",
+        "min_units_per_rank": 0,
         "encoder": SHAPE,
         "encoder_rates": RATES,
         "eos_token_ids": (7,),

@@ -7,9 +7,10 @@ import pytest
 from chiasm.config.engine import EngineConfig
 from chiasm.engine.core.capacity import decide_capacity
 from chiasm.errors import UserError
-from chiasm.schema.facts import EncoderShape, ModelFacts
+from chiasm.schema.facts import ModelFacts
 from chiasm.schema.media import PatchProcessorSpec
 from chiasm.schema.wire import RankInfo
+from tests.engine.mirror import SHAPE
 
 
 def info(cache_bytes: int, *, max_pixels: int = 28 * 28 * 100) -> RankInfo:
@@ -22,7 +23,7 @@ def info(cache_bytes: int, *, max_pixels: int = 28 * 28 * 100) -> RankInfo:
         image_token_id=1,
         media_token_ids=(1,),
         processor=PatchProcessorSpec(14, 2, 2, 1, max_pixels),
-        encoder=EncoderShape(8, 16, 3, 4, 2, 16, 2),
+        encoder=SHAPE,
     )
     return RankInfo(facts, 10, 32, cache_bytes, "as asked", "cpu", "float32")
 

@@ -114,6 +114,7 @@ def _limits(config: EngineConfig, info: RankInfo, rates: EncoderRates, capacity:
         enable_prefix_caching=config.enable_prefix_caching,
         num_ranks=config.tensor_parallel_size,
         encoder_mode=config.mm_encoder_tp_mode,
+        min_units_per_rank=config.mm_encoder_min_units_per_rank,
         encoder=info.facts.encoder,
         encoder_rates=rates,
         eos_token_ids=info.facts.eos_token_ids,

@@ -50,6 +50,7 @@ class SchedulerLimits(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool
     num_ranks: int
     encoder_mode: EncoderMode
+    min_units_per_rank: int
     encoder: EncoderShape
     encoder_rates: EncoderRates
     eos_token_ids: tuple[int, ...]
@@ -329,6 +330,7 @@ class Scheduler:
             num_ranks=limits.num_ranks,
             mode=limits.encoder_mode,
             model=self._cost_model,
+            min_units_per_rank=limits.min_units_per_rank,
         )
 
     def _count_step(self, plan: StepPlan, result: StepResult) -> None:
