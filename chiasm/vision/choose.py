@@ -83,11 +83,19 @@ class PlacementSearch:
 
     def whole(self, first: Sequence[tuple[int, int]] = ()) -> Placement:
         """Whole units, the costliest first, after those that are ``first`` given to a rank as (unit, rank)."""
-        return self._settle(self._all_whole(self.order, first))
+        return self._settle(self._only_whole(first))
+
+    def _only_whole(self, first: Sequence[tuple[int, int]] = ()) -> _Draft:
+        draft = _Draft([], [], self.model.new_loads())
+        self._give(draft, first)
+        taken = {index for index, _ in first}
+        pass_seconds = 0.0 if self.model.rates.packs_units else self.model.rates.seconds_per_pass
+        self._pack(draft, [index for index in self.order if index not in taken], pass_seconds=pass_seconds)
+        return draft
 
     def best(self) -> Placement:
         """The smallest makespan; on near ties the fewest cuts."""
-        best = whole = self._all_whole(self.order)
+        best = whole = self._only_whole()
         cost = whole_cost = self.model.price_loads(whole.loads)
         floor = self.level + cost.gather_seconds
         for draft in self._with_cuts():
@@ -126,29 +134,39 @@ class PlacementSearch:
             heapreplace(heap, heap[0] + self.seconds[index])
         return max(heap) <= self.level
 
-    def _all_whole(self, indices: Sequence[int], first: Sequence[tuple[int, int]] = ()) -> _Draft:
-        taken = {index for index, _ in first}
+    def _all_whole(self, indices: Sequence[int]) -> _Draft:
         draft = _Draft([], [], self.model.new_loads())
-        self._give(draft, first)
-        self._pack(draft, [index for index in indices if index not in taken], math.inf)
+        self._pack(draft, indices)
         return draft
 
     def _fitted(self, indices: Sequence[int]) -> _Draft:
         """Whole units as far as they fit below the even load, the rest as a ribbon in the gaps."""
         draft = _Draft([], [], self.model.new_loads())
-        self._add_ribbon(draft, self._pack(draft, indices, self.level))
+        self._add_ribbon(draft, self._pack(draft, indices, room=self.level))
         return draft
 
-    def _pack(self, draft: _Draft, indices: Sequence[int], room: float) -> list[int]:
-        """Give each unit to the rank with the least work so far, or leave it if that goes above ``room``.
+    def _pack(
+        self, draft: _Draft, indices: Sequence[int], *, room: float = math.inf, pass_seconds: float = 0.0
+    ) -> list[int]:
+        """Give each unit to the rank with the least work so far; ties go to the lower rank.
 
-        Ties go to the lower rank. Returns what is left.
+        Args:
+            draft: gets the units.
+            indices: the units.
+            room: a unit that would bring its rank above it is left.
+            pass_seconds: of each unit, where each is a pass of its own.
+
+        Returns:
+            What is left.
         """
-        heap = sorted((load, rank) for rank, load in enumerate(draft.seconds()))
+        so_far = (
+            work + load.num_whole * pass_seconds for work, load in zip(draft.seconds(), draft.loads, strict=True)
+        )
+        heap = sorted((seconds, rank) for rank, seconds in enumerate(so_far))
         owned, left = [], []
         for index in indices:
             load, rank = heap[0]
-            after = load + self.seconds[index]
+            after = load + self.seconds[index] + pass_seconds
             if after <= room:
                 owned.append((index, rank))
                 heapreplace(heap, (after, rank))
