@@ -44,5 +44,10 @@ class BenchServer:
         self._process.wait(20)
         self._log.close()
 
+    @property
+    def pid(self) -> int:
+        """Process id of the server's main process."""
+        return self._process.pid
+
     def _printed(self) -> str:
         return Path(self._log.name).read_text(encoding="utf-8")
