@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +16,16 @@ from chiasm.evals.charts.words import COLOURS, LABELS, TOPICS
 
 NOT_ASKED = -100
 NAMES = (*LABELS, *TOPICS)
-LABEL, COLOUR, SERIES, HUNDREDS, TENS, UNITS, COUNT = range(7)
-NUM_FACTS = 7
+LABEL, COLOUR, SERIES, HUNDREDS, TENS, UNITS, COUNT, ENTRY = range(8)
+NUM_FACTS = 8
 NO_DIGIT = 10
 NUM_DIGITS = NO_DIGIT + 1
 NUM_COUNTS = 10
 _NAME_CLASS = {name: index for index, name in enumerate(NAMES)}
 _COLOUR_CLASS = {colour: index for index, colour in enumerate(COLOURS)}
 Array = npt.NDArray[np.int64]
+Legends = Literal["ignored", "named", "followed"]
+"""What is told of the entries of a legend: nothing, their names, or also their colours and whose entries they are."""
 
 _LABEL = rf"\b({'|'.join(LABELS)})\b"
 _NAMED = re.compile(rf"{_LABEL}(?: in {_LABEL})?|\b({'|'.join(COLOURS)})\b|\b(\d+)\b")
@@ -47,16 +49,16 @@ class Pointer(NamedTuple):
 
 
 def facts_of(mark: Mark, num_marks: int) -> list[int]:
-    """Label, colour, series, hundreds, tens and units of an element, and how many elements there are."""
+    """Label, colour, series, hundreds, tens and units of an element, how many elements there are; no entry."""
     colour, series = _COLOUR_CLASS.get(mark.colour, NOT_ASKED), _NAME_CLASS.get(mark.series, NOT_ASKED)
-    return [_NAME_CLASS[mark.label], colour, series, *_digits(mark.value), num_marks]
+    return [_NAME_CLASS[mark.label], colour, series, *_digits(mark.value), num_marks, NOT_ASKED]
 
 
 def title_facts(title: str) -> list[int]:
     """The title's topic as a label, the last digits of its year as a value."""
     topic, _, year = title.partition(" ")
     digits = _digits(int(year) % 100) if year else [NO_DIGIT] * 3
-    return [_NAME_CLASS[topic], NOT_ASKED, NOT_ASKED, *digits, NOT_ASKED]
+    return [_NAME_CLASS[topic], NOT_ASKED, NOT_ASKED, *digits, NOT_ASKED, NOT_ASKED]
 
 
 def _digits(value: int) -> list[int]:
@@ -67,25 +69,55 @@ def _digits(value: int) -> list[int]:
     ]
 
 
-def fact_targets(figure: Figure, marks: Sequence[Mark], title: str, *, with_legend: bool) -> Array:
-    """[m, 7] what is known of the element at each token; ``NOT_ASKED`` where there is none."""
+def fact_targets(figure: Figure, subject: Subject, marks: Sequence[Mark], legends: Legends) -> Array:
+    """[m, 8] what is known of the element at each token; ``NOT_ASKED`` where there is none.
+
+    Args:
+        figure: what was drawn.
+        subject: the chart of which it is a frame.
+        marks: its elements; none where they are not known.
+        legends: what is told of the entries of a legend.
+    """
     rows, columns = figure.height // CELL, figure.width // CELL
     facts = np.full((rows, columns, NUM_FACTS), NOT_ASKED, np.int64)
     best = np.zeros((rows, columns))
     own = {index: facts_of(mark, len(marks)) for index, mark in enumerate(marks)}
-    if title:
-        own[TITLE] = title_facts(title)
-    if with_legend:
-        series = dict.fromkeys(mark.series for mark in marks if mark.series)
-        own |= {FIRST_SERIES - i: _pattern({SERIES: _NAME_CLASS[name]}) for i, name in enumerate(series)}
+    if subject.title:
+        own[TITLE] = title_facts(subject.title)
+    if legends != "ignored":
+        own |= _entries(marks, with_colour=legends == "followed")
+    entry_of = _entry_of(subject.kind, marks) if legends == "followed" else {}
     for mark, box, is_text in figure.regions:
         if mark in own:
             share = np.outer(_overlaps(box.top, box.bottom, rows), _overlaps(box.left, box.right, columns))
             share *= 4 if is_text else 1
             wins = share > np.maximum(best, 20)
             facts[wins] = own[mark]
+            if mark in entry_of:
+                is_entry = mark < TITLE or (subject.kind == "scatter" and is_text)
+                facts[wins, ENTRY] = -entry_of[mark] if is_entry else entry_of[mark]
             best = np.maximum(best, share)
     return facts.reshape(-1, NUM_FACTS)
+
+
+def _entries(marks: Sequence[Mark], *, with_colour: bool) -> dict[int, list[int]]:
+    """What is known of the entries of a legend of series."""
+    entries = dict.fromkeys((mark.series, mark.colour) for mark in marks if mark.series)
+    return {
+        FIRST_SERIES - index: _pattern(
+            {SERIES: _NAME_CLASS[series], COLOUR: _COLOUR_CLASS[colour] if with_colour else NOT_ASKED}
+        )
+        for index, (series, colour) in enumerate(entries)
+    }
+
+
+def _entry_of(kind: str, marks: Sequence[Mark]) -> dict[int, int]:
+    """The number of the legend's entry that names each element, and of each area that is such an entry."""
+    if kind == "scatter":
+        return {index: index + 1 for index in range(len(marks))}
+    numbers = {series: number for number, series in enumerate(dict.fromkeys(m.series for m in marks if m.series), 1)}
+    elements = {index: numbers[mark.series] for index, mark in enumerate(marks) if mark.series}
+    return elements | {FIRST_SERIES + 1 - number: number for number in numbers.values()}
 
 
 def _overlaps(low: float, high: float, count: int) -> npt.NDArray[np.float64]:

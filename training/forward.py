@@ -26,7 +26,7 @@ class Thought(NamedTuple):
     Attributes:
         hidden: [B, L, d] after the last norm.
         pointing: [B, L, L] the scores of each head that points.
-        carried: [B, L, d] after the first layer with such a head.
+        carried: [B, L, d] after the layer in which words of a question point.
     """
 
     hidden: Tensor
@@ -43,9 +43,11 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat((-other, one), dim=-1) * sin
 
 
-POINTING_LAYERS = (1, 2)
-"""The text layers whose first heads are taught to point: from a word of a question to its like in the picture, and
-from the answer to that word."""
+NUM_POINTING = 3
+"""The first heads of so many text layers are taught to point: from an element to its entry in a legend, from a word
+of a question to its like in the picture, and from the answer to that word."""
+CARRYING = 1
+"""The layer after which that word must know what it points to."""
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -137,11 +139,11 @@ def text(model: Any, x: Tensor, places: Tensor, mask: Tensor) -> Thought:
         q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
         k, v = (part.repeat_interleave(HEADS // KV_HEADS, dim=1) for part in (k, v))
         mixed, scores = _attention(q, k, v, mask)
-        if index in POINTING_LAYERS:
+        if index < NUM_POINTING:
             pointing.append(scores[:, 0])
         x = x + attention.o_proj(mixed.transpose(1, 2).reshape(b, length, d))
         h = _norm(x, layer.post_attention_layernorm.weight)
         x = x + mlp.down_proj(F.silu(mlp.gate_proj(h)) * mlp.up_proj(h))
-        if index == POINTING_LAYERS[0]:
+        if index == CARRYING:
             carried = x
     return Thought(_norm(x, model.model.language_model.norm.weight), pointing, carried)

@@ -9,7 +9,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chiasm.evals.charts.words import COLOURS, LABELS
-from training.facts import COLOUR, COUNT, HUNDREDS, LABEL, NAMES, NOT_ASKED, NUM_COUNTS, NUM_DIGITS, NUM_FACTS, SERIES
+from training.facts import (
+    COLOUR,
+    COUNT,
+    ENTRY,
+    HUNDREDS,
+    LABEL,
+    NAMES,
+    NOT_ASKED,
+    NUM_COUNTS,
+    NUM_DIGITS,
+    NUM_FACTS,
+    SERIES,
+)
 from training.forward import Thought, text, tower
 from training.model import TOWER_WIDTH, WIDTH
 from training.stream import CHARS, NUM_PLACES, Batch
@@ -107,7 +119,7 @@ def losses(
     """The loss of a batch; ``help_weight`` is that of the scaffold."""
     patches, tokens = encode(model, batch)
     chars = _char_loss(heads, patches, torch.from_numpy(batch.chars))
-    known = torch.from_numpy(batch.facts)
+    known = _for_tower(torch.from_numpy(batch.facts))
     facts = (_fact_loss(model, heads, tokens, known) + _patch_fact_loss(heads, patches, known)) / 2
     dense = dense_weight * (chars + facts)
     if not (batch.targets != NOT_ASKED).any():
@@ -118,8 +130,37 @@ def losses(
         tokens = tokens + weights * scaffold(model, heads, batch, tokens)
     logits, targets, thought = answers(model, batch, tokens, speech)
     answer_loss = F.cross_entropy(logits, targets)
-    pointing = _pointing_loss(heads, batch, thought, speech) + _relay_loss(batch, thought.pointing[1])
+    pointing = _pointing_loss(heads, batch, thought, speech) + _relay_loss(batch, thought.pointing[2])
+    pointing = pointing + _legend_loss(batch, thought.pointing[0], speech)
     return Losses(dense + answer_loss + dense_weight * pointing, chars, facts, answer_loss, pointing)
+
+
+def _are_legends_followed(facts: Tensor) -> bool:
+    return bool((facts[..., ENTRY] != NOT_ASKED).any())
+
+
+def _for_tower(facts: Tensor) -> Tensor:
+    """Without the series of elements where legends are followed: looking them up is the language model's part."""
+    if not _are_legends_followed(facts):
+        return facts
+    facts = facts.clone()
+    facts[..., SERIES].masked_fill_(facts[..., LABEL] != NOT_ASKED, NOT_ASKED)
+    return facts
+
+
+def _legend_loss(batch: Batch, scores: Tensor, speech: Speech) -> Tensor:
+    """How little the tokens of an element attend to the entry of the legend that names it."""
+    entries = torch.from_numpy(batch.facts)[..., ENTRY].view(len(batch.ids), -1)
+    rows, tokens = (entries > 0).nonzero(as_tuple=True)
+    is_before = torch.arange(entries.shape[1]) < tokens[:, None]
+    is_like = (entries[rows] == -entries[rows, tokens][:, None]) & is_before
+    found = is_like.any(-1)
+    if not found.any():
+        return torch.zeros(())
+    is_picture = (batch.ids[0] == speech.image_pad) & (batch.segments[0] == 0)
+    columns = torch.from_numpy(is_picture.nonzero()[0])  # the same in all rows
+    likely = scores[rows[found], columns[tokens[found]]].float().log_softmax(-1)[:, columns]
+    return -likely.masked_fill(~is_like[found], float("-inf")).logsumexp(-1).mean()
 
 
 def _pointing_loss(heads: Heads, batch: Batch, thought: Thought, speech: Speech) -> Tensor:
@@ -132,12 +173,15 @@ def _pointing_loss(heads: Heads, batch: Batch, thought: Thought, speech: Speech)
     wanted = torch.from_numpy(batch.wanted)[:, None]
     facts = torch.from_numpy(batch.facts).view(len(ids), -1, NUM_FACTS)[rows]
     is_like = ((facts == wanted) | (wanted == NOT_ASKED)).all(-1)
+    if _are_legends_followed(facts):  # then elements go before entries
+        is_element = is_like & (facts[..., LABEL] != NOT_ASKED)
+        is_like = torch.where(is_element.any(-1, keepdim=True), is_element, is_like)
     found = is_like.any(-1)
     if not found.any():
         return torch.zeros(())
     rows, places, facts, is_like = rows[found], places[found], facts[found], is_like[found]
     is_picture = ((ids == speech.image_pad) & (segments == 0))[rows]
-    likely = thought.pointing[0][rows, places].float().log_softmax(-1)
+    likely = thought.pointing[1][rows, places].float().log_softmax(-1)
     in_picture = likely[is_picture].view(is_like.shape)
     attended = -in_picture.masked_fill(~is_like, float("-inf")).logsumexp(-1).mean()
     return attended + _carried_loss(heads, thought.carried[rows, places], facts, is_like)

@@ -12,6 +12,7 @@ _BARS = replace(_SMALL, kinds=("vertical bars", "horizontal bars", "grouped bars
 _MORE = replace(_BARS, kinds=(*_BARS.kinds, "table", "pie", "line"), max_cells=7, max_marks=8)
 _MOST = replace(_MORE, kinds=tuple(kind for kind in ALL_KINDS if kind != "clip"), max_cells=8, max_value=999)
 _FULL = replace(Scope(), kinds=ALL_KINDS)
+_FOUR = Recipe(num_questions=4, glyph_share=0.05, legends="followed")
 
 
 @dataclass(frozen=True)
@@ -41,19 +42,20 @@ STAGES = (
     Stage("glyphs", 300, Recipe(_SMALL, num_questions=0, glyph_share=1.0), 1.0, snap=(1.0, 0.0), rate=(1.0, 0.4)),
     Stage("facts", 1300, Recipe(_SMALL, num_questions=0, glyph_share=0.3), 1.0, rate=(0.4, 0.35)),
     Stage("more facts", 900, Recipe(_MORE, num_questions=0, glyph_share=0.2), 1.0, rate=(0.35, 0.3)),
-    Stage("look-ups", 1000, Recipe(_SMALL, look_ups=2.0, glyph_share=0.1), 1.0, help=(2.0, 0.2), rate=(0.35, 0.3)),
+    Stage("look-ups", 600, Recipe(_SMALL, look_ups=2.0, glyph_share=0.1), 1.0, help=(2.0, 0.92), rate=(0.35, 0.32)),
     Stage(
         "bars",
-        900,
-        Recipe(_BARS, look_ups=1.5, glyph_share=0.1, legends=True),
+        600,
+        Recipe(_BARS, look_ups=1.5, glyph_share=0.1, legends="named"),
         1.0,
-        help=(0.2, 0.0),
-        rate=(0.3, 0.25),
+        help=(0.92, 0.0),
+        rate=(0.32, 0.28),
     ),
-    Stage("more", 1500, Recipe(_MORE, glyph_share=0.1, legends=True), 1.0, rate=(0.25, 0.25)),
-    Stage("most", 2000, Recipe(_MOST, glyph_share=0.1, legends=True), 0.5, rate=(0.25, 0.2)),
-    Stage("full", 2600, Recipe(_FULL, glyph_share=0.05, legends=True), 0.5, rate=(0.2, 0.1)),
-    Stage("end", 1800, Recipe(_FULL, glyph_share=0.05, legends=True), 0.3, rate=(0.1, 0.002)),
+    Stage("more", 300, Recipe(_MORE, glyph_share=0.1, legends="named"), 1.0, rate=(0.28, 0.2725)),
+    Stage("legends", 900, replace(_FOUR, scope=_MORE, glyph_share=0.1), 1.0, rate=(0.27, 0.22)),
+    Stage("most", 1300, replace(_FOUR, scope=_MOST, glyph_share=0.1), 0.5, rate=(0.22, 0.17)),
+    Stage("full", 3000, replace(_FOUR, scope=_FULL), 0.5, rate=(0.17, 0.08)),
+    Stage("end", 2500, replace(_FOUR, scope=_FULL), 0.3, rate=(0.08, 0.001)),
 )
 WARM_UP = 60
 

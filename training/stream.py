@@ -17,7 +17,7 @@ from chiasm.evals.charts.figure import Figure, Mark
 from chiasm.evals.charts.plan import CELL, FULL, Scope
 from chiasm.evals.charts.questions import Question, Subject, ask
 from chiasm.evals.charts.words import LABELS
-from training.facts import NOT_ASKED, NUM_FACTS, Array, fact_targets, pointers
+from training.facts import NOT_ASKED, NUM_FACTS, Array, Legends, fact_targets, pointers
 from training.tokens import Speech
 
 CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
@@ -39,7 +39,7 @@ class Recipe:
         num_questions: per picture; 0 for dense targets only.
         glyph_share: how much of the pictures are lines of text.
         snap_share: how much of these have their glyphs on the lattice of patches.
-        legends: whether the entries of a legend have dense targets.
+        legends: what is told of the entries of a legend.
     """
 
     scope: Scope = FULL
@@ -48,7 +48,7 @@ class Recipe:
     look_ups: float = 1.0
     glyph_share: float = 0.0
     snap_share: float = 0.0
-    legends: bool = False
+    legends: Legends = "ignored"
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ class Batch:
         pixels: [B * F, n, 588] uint8 patches in the order of merge blocks.
         chars: [B * F, n, 4] the glyph in the left and right half of each patch, 0 for none, and the places of both in
             their numbers; ``NOT_ASKED`` for what is no digit.
-        facts: [B * F, m, 7] what is known of the element at each token.
+        facts: [B * F, m, 8] what is known of the element at each token.
         ids: [B, L] text.
         places: [3, B, L] rotary positions.
         segments: [B, L] 0 for the pictures, else the number of the question; -1 for padding.
         targets: [B, L] the next token where it is a part of an answer.
         points: [K, 2] row and place of each word of a question that is taught to look into the picture.
-        wanted: [K, 7] the facts of the elements that it leads to; ``NOT_ASKED`` matches all.
+        wanted: [K, 8] the facts of the elements that it leads to; ``NOT_ASKED`` matches all.
         kinds: of chart and question, for each picture and question.
     """
 
@@ -106,15 +106,14 @@ def _batch(seeds: Sequence[int], recipe: Recipe, speech: Speech) -> Batch:
     for own in (Random(seed) for seed in seeds[:count]):
         if num_frames == 1 and own.random() < recipe.glyph_share:
             figures.append(glyph_figure(own, size, own.random() < recipe.snap_share))
-            facts.append(fact_targets(figures[-1], (), "", with_legend=False))
+            facts.append(fact_targets(figures[-1], _NOTHING, (), recipe.legends))
             asked.append((_NOTHING, []))
             kinds.append([])
             continue
         chart = make_chart(own, scope, size, num_frames)
         figures += chart.figures
         shown = zip(chart.figures, _known_marks(chart), strict=True)
-        title, legends = chart.subject.title, recipe.legends
-        facts += [fact_targets(figure, marks, title, with_legend=legends) for figure, marks in shown]
+        facts += [fact_targets(figure, chart.subject, marks, recipe.legends) for figure, marks in shown]
         questions = ask(chart.subject, own, recipe.num_questions, recipe.look_ups)
         asked.append((chart.subject, questions))
         kinds.append([(chart.subject.kind, question.kind) for question in questions])
