@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -327,8 +328,22 @@ def plan_equals_one_rank(
             if share.rank == number
         }
         assert rank.rows_read == own, "a rank reads the pixels of its rows and no others"
+    if not is_sharded:
+        assert computed[0].exchanged_bytes == predicted_bytes(family.facts.encoder, plan, size, dtype)
     share = max(rank.num_encoder_weights for rank in computed) / alone.num_encoder_weights
     assert share < 0.75 if is_sharded and size > 1 else share == 1, "what is not sharded weighs much in a small model"
+
+
+def predicted_bytes(shape: EncoderShape, plan: VisionPlan, size: int, dtype: torch.dtype) -> tuple[int, ...]:
+    """What the cost model says that each rank receives within the tower."""
+    rates = msgspec.structs.replace(NO_CUTS, bytes_per_element=dtype.itemsize)
+    received = CostModel(shape, rates, size).price(plan.assignments).exchanged_bytes
+    tokens = [0] * size
+    for assignment in plan.assignments:
+        for share in assignment.shares:
+            tokens[share.rank] += assignment.unit.num_tokens * share.num_rows // assignment.unit.num_patches
+    row_bytes = shape.feature_size * dtype.itemsize
+    return tuple(total - (sum(tokens) - own) * row_bytes for total, own in zip(received, tokens, strict=True))
 
 
 def units_of(prompts: Sequence[Prompt]) -> list[Unit]:
@@ -353,6 +368,7 @@ class EncodedOnRank(NamedTuple):
     storage_bytes: dict[str, int]
     rows_read: dict[str, int]
     failed: frozenset[str]
+    exchanged_bytes: tuple[int, ...]
     num_encoder_weights: int
 
 
@@ -418,7 +434,9 @@ def encode_on_rank(
         encoded = encoder.encode(plan)
     storage = {key: features.untyped_storage().nbytes() for key, features in encoded.features.items()}
     num_weights = sum(weight.numel() for weight in loaded.model.visual.parameters())
-    return EncodedOnRank(dict(encoded.features), storage, rows_read, encoded.failed, num_weights)
+    return EncodedOnRank(
+        dict(encoded.features), storage, rows_read, encoded.failed, encoded.exchanged_bytes, num_weights
+    )
 
 
 def _fail_in_layer(model: VisionLanguageModel, layer: int) -> Encoder:

@@ -27,7 +27,7 @@ class Measured(NamedTuple):
     Attributes:
         seconds: from the start to the last feature on every rank.
         alone_seconds: the same work on one rank.
-        peak_memory_bytes: of each rank, above what it had before; None where the system does not tell.
+        peak_memory_bytes: of each rank, weights included; None where the system does not tell.
     """
 
     seconds: float

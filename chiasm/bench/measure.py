@@ -62,24 +62,48 @@ def measure(
         UserError: for a model or workload that can't be used.
     """
     rows: list[Row] = []
-    timelines: list[Timeline] = []
+    runs: list[_LastRun] = []
     workloads = find_workloads(workload)
-    with ExitStack() as stack:
-        ranks = _start(config, threads, stack)
-        folder = Path(stack.enter_context(TemporaryDirectory()))
-        for one in workloads:
-            results = _run_workload(one, ranks, repeats, folder / one.name, timelines)
-            rows.extend(row_of(one.name, mode, batches) for mode, batches in results.items())
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        with ExitStack() as stack:
+            ranks = _start(config, threads, stack, folder)
+            for one in workloads:
+                results = _run_workload(one, ranks, repeats, folder / one.name, runs)
+                rows.extend(row_of(one.name, mode, batches) for mode, batches in results.items())
+        if trace_file:
+            write_trace(trace_file, [_timeline(run, folder) for run in runs])
     if json_file:
         write_rows(json_file, rows)
-    if trace_file:
-        write_trace(trace_file, timelines)
     return rows
 
 
-def _start(config: EngineConfig, threads: int, stack: ExitStack) -> _Ranks:
+class _LastRun(NamedTuple):
+    """A plan's last run, for the trace."""
+
+    workload: str
+    mode: str
+    num_ranks: int
+    run: Run
+
+
+def _timeline(last: _LastRun, folder: Path) -> Timeline:
+    name = f"{last.workload}, {last.mode}, {last.num_ranks} ranks"
+    noted = _trace_folder(folder, last.num_ranks, "weights" if last.mode == "weights" else "auto")
+    return measured_timeline(name, noted, last.num_ranks, last.run.start, last.run.stop)
+
+
+def _trace_folder(folder: Path, num_ranks: int, mode: EncoderMode) -> Path:
+    return folder / f"trace-{num_ranks}-{mode}"
+
+
+def _start(config: EngineConfig, threads: int, stack: ExitStack, folder: Path) -> _Ranks:
     def start(num_ranks: int, mode: EncoderMode) -> RankSet:
-        changed = msgspec.structs.replace(config, tensor_parallel_size=num_ranks, mm_encoder_tp_mode=mode)
+        noted = _trace_folder(folder, num_ranks, mode)
+        noted.mkdir()
+        changed = msgspec.structs.replace(
+            config, tensor_parallel_size=num_ranks, mm_encoder_tp_mode=mode, mm_encoder_trace_dir=str(noted)
+        )
         return stack.enter_context(start_ranks(changed, threads))
 
     replicated = start(config.tensor_parallel_size, "auto")
@@ -89,9 +113,9 @@ def _start(config: EngineConfig, threads: int, stack: ExitStack) -> _Ranks:
 
 
 def _run_workload(
-    workload: Workload, ranks: _Ranks, repeats: int, folder: Path, timelines: list[Timeline]
+    workload: Workload, ranks: _Ranks, repeats: int, folder: Path, last_runs: list[_LastRun]
 ) -> dict[str, list[BatchResult]]:
-    """The results of each mode; timelines are added to ``timelines``."""
+    """The results of each mode; ``last_runs`` gets the last run of each."""
     folder.mkdir()
     modes = modes_of(ranks.replicated.cost_model)
     results: dict[str, list[BatchResult]] = {mode: [] for mode in modes}
@@ -105,8 +129,7 @@ def _run_workload(
         for mode, own in zip(modes, runs, strict=True):
             model = ranks.of(mode).cost_model
             results[mode].append(BatchResult(plans[mode], model, _measured(own, alone_seconds)))
-            name = f"{workload.name}, {mode}, {model.num_ranks} ranks"
-            timelines.append(measured_timeline(name, own[-1].rank_seconds, own[-1].seconds))
+            last_runs.append(_LastRun(workload.name, mode, model.num_ranks, own[-1]))
     return results
 
 

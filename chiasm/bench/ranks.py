@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from chiasm.engine.core.encoder_rates import encoder_rates
 from chiasm.engine.executor.multiproc import MultiprocExecutor
 from chiasm.errors import EngineDeadError
 from chiasm.multimodal.pixels import write_rows
-from chiasm.schema.facts import EncoderShape, ModelFacts
+from chiasm.schema.facts import ModelFacts
 from chiasm.schema.media import PixelRef, Unit
 from chiasm.schema.plan import StepPlan, VisionPlan
 from chiasm.vision.cost import CostModel
@@ -32,14 +33,17 @@ class Measured(NamedTuple):
         seconds: from its start to the last feature on rank 0.
         rank_seconds: of each rank, until its own rows were computed.
         exchanged_bytes: received by each rank within the tower, for units that are cut.
-        peak_bytes: resident memory of each rank at its highest, above what it had before; None where the system
-            doesn't tell.
+        peak_bytes: resident memory of each rank at its highest, weights included; None where the system doesn't tell.
+        start: when it began, on the machine's monotonic clock.
+        stop: when rank 0 was done.
     """
 
     seconds: float
     rank_seconds: tuple[float, ...]
     exchanged_bytes: tuple[int, ...]
     peak_bytes: tuple[int | None, ...]
+    start: float
+    stop: float
 
 
 class RankSet:
@@ -67,17 +71,22 @@ class RankSet:
     def run(self, plan: VisionPlan) -> Measured:
         """Obey a plan; what the one before gave is dropped first."""
         pids = self._executor.rank_pids
-        step = StepPlan(self._step, (), self._held, (), plan, ())
-        before = [_restart_peak(pid) for pid in pids]
-        result = self._executor.execute(step)
+        can_tell = all([_restart_peak(pid) for pid in pids])
+        start = time.perf_counter()
+        result = self._executor.execute(StepPlan(self._step, (), self._held, (), plan, ()))
+        stop = time.perf_counter()
         if result.failed_units:
             raise EngineDeadError(f"{len(result.failed_units)} units could not be encoded; the log above says why.")
-        peaks = tuple(
-            None if old is None else _memory(pid, "VmHWM") - old for pid, old in zip(pids, before, strict=True)
-        )
         self._step += 1
         self._held = tuple(unit.key for unit in plan.units)
-        return Measured(result.encoder_makespan, result.encoder_seconds, result.encoder_exchanged_bytes, peaks)
+        return Measured(
+            result.encoder_makespan,
+            result.encoder_seconds,
+            result.encoder_exchanged_bytes,
+            tuple(_peak(pid) if can_tell else None for pid in pids),
+            start,
+            stop,
+        )
 
     def close(self) -> None:
         """End the ranks."""
@@ -116,15 +125,6 @@ def make_units(batch: Batch, facts: ModelFacts, folder: Path) -> list[Unit]:
     return units
 
 
-def shape_units(batch: Batch, shape: EncoderShape) -> list[Unit]:
-    """The same without pixels, to plan with."""
-    return [
-        Unit(f"{number}/{frame}", (rows, columns), rows * columns // shape.block_rows, PixelRef("", 0, 0, 0))
-        for number, (frames, rows, columns) in enumerate(batch)
-        for frame in range(frames)
-    ]
-
-
 @contextmanager
 def _environment(name: str, value: str) -> Iterator[None]:
     before = os.environ.get(name)
@@ -138,20 +138,19 @@ def _environment(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
-def _restart_peak(pid: int) -> int | None:
-    """Have Linux count a process's highest memory from now on; its memory now, or None on other systems."""
-    with suppress(OSError):
+def _restart_peak(pid: int) -> bool:
+    """Have Linux count a process's highest memory from now on; False on other systems."""
+    try:
         Path(f"/proc/{pid}/clear_refs").write_text("5")
-        return _memory(pid, "VmRSS")
-    return None
+    except OSError:
+        return False
+    return True
 
 
-def _memory(pid: int, field: str) -> int:
-    """Bytes, from a line such as "VmRSS:  1024 kB"."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    return 0
+def _peak(pid: int) -> int:
+    """Bytes, from the line "VmHWM:  1024 kB"."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def interleave(sets: Sequence[tuple[RankSet, VisionPlan]], repeats: int) -> list[list[Measured]]:

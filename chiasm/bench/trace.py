@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from chiasm.vision.cost import CostModel, PlanCost
-
-Activity = Literal["compute", "exchange", "gather"]
+from chiasm.vision.timeline import read_spans
 
 
 class Span(NamedTuple):
     """What a rank does for a while; seconds from the start of the plan."""
 
     rank: int
-    activity: Activity
+    activity: str
     start: float
     seconds: float
 
@@ -53,23 +52,34 @@ def _layers(rank: int, compute: float, exchange: float, done: float, model: Cost
             yield Span(rank, "exchange", start + compute / num_steps, exchange / num_steps)
 
 
-def measured_timeline(name: str, rank_seconds: Sequence[float], seconds: float) -> Timeline:
-    """A plan that was run: each rank's own part, and from the end of the longest the gathering."""
-    end = max(rank_seconds)
-    parts = [Span(rank, "compute", 0.0, own) for rank, own in enumerate(rank_seconds)]
-    gathers = [Span(rank, "gather", end, max(0.0, seconds - end)) for rank in range(len(rank_seconds))]
-    return Timeline(name, (*parts, *gathers))
+def measured_timeline(name: str, folder: Path, num_ranks: int, start: float, stop: float) -> Timeline:
+    """A plan that was run from ``start`` to ``stop``; waiting for an exchange lies within the encoding.
+
+    Args:
+        name: of its workload and mode.
+        folder: where its ranks, which have ended, noted what they did.
+        num_ranks: how many.
+        start: on the machine's monotonic clock.
+        stop: when rank 0 was done; another rank's last span can end a little later.
+    """
+    spans = [
+        Span(rank, span.name, span.start - start, span.stop - span.start)
+        for rank in range(num_ranks)
+        for span in read_spans(folder, rank)
+        if start <= span.start < stop
+    ]
+    return Timeline(name, tuple(spans))
 
 
 def write_trace(file: Path, timelines: Sequence[Timeline]) -> None:
     """One process for each timeline, one thread for each rank."""
     events: list[dict[str, Any]] = []
-    for number, timeline in enumerate(timelines):
-        events.append({"ph": "M", "name": "process_name", "pid": number, "args": {"name": timeline.name}})
-        for rank in sorted({span.rank for span in timeline.spans}):
+    for number, one in enumerate(timelines):
+        events.append({"ph": "M", "name": "process_name", "pid": number, "args": {"name": one.name}})
+        for rank in sorted({span.rank for span in one.spans}):
             name = {"name": f"rank {rank}"}
             events.append({"ph": "M", "name": "thread_name", "pid": number, "tid": rank, "args": name})
-        events.extend(_event(number, span) for span in timeline.spans)
+        events.extend(_event(number, span) for span in one.spans)
     file.write_bytes(msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms"}))
 
 

@@ -56,8 +56,8 @@ class EngineOptions:
     )
     mm_encoder_tp_mode: EncoderMode = option(
         _E.mm_encoder_tp_mode,
-        "How the ranks share the vision encoder: weights cuts its weights, data spreads whole images and frames, auto "
-        "also cuts them by rows where that pays.",
+        "How the ranks share the vision encoder: weights cuts its weights, data spreads whole images and frames, "
+        "auto also cuts them by rows where that pays.",
     )
 
     mm_encoder_min_units_per_rank: int = option(

@@ -82,8 +82,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         enable_prefix_caching: keep the blocks of ended sequences for prompts that begin alike.
         tensor_parallel_size: ranks.
         mm_encoder_tp_mode: how the encoder uses the ranks.
-        mm_encoder_min_units_per_rank: whole images or frames that every rank gets at least, as far as they go; above 0
-            none is cut by rows.
+        mm_encoder_min_units_per_rank: whole images or frames that every rank gets at least, as far as they go; above
+            0 none is cut by rows.
         mm_encoder_trace_dir: folder to which every rank adds what its encoder did when; None writes nothing.
         step_timeout: seconds after which a step that has not ended on several ranks counts as hung, and the engine
             ends; a step of a large model on a CPU can take minutes.

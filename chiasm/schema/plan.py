@@ -164,8 +164,8 @@ class StepResult(msgspec.Struct, frozen=True):
         sampled: new tokens, for the sequences that were sampled.
         failed_units: unit key -> reason, for units that no rank could encode; their sequences were not computed.
         encoder_seconds: time of each rank's own part, from the first pixel read to its features.
-        encoder_makespan: seconds from the start of the vision plan to the last feature on rank 0, exchanges included.
-        encoder_exchanged_bytes: what each rank received from others within layers of the tower, for units cut by rows.
+        encoder_makespan: seconds from the start of the vision plan to the last feature, on rank 0.
+        encoder_exchanged_bytes: what each rank received from others within layers of the tower, for cut units.
     """
 
     step: int

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
 from PIL import Image
 
 from chiasm import LLM, SamplingParams
 from chiasm.errors import UserError
+from chiasm.schema.facts import EncoderRates
 from tests.checkpoints import SavedModel
 from tests.e2e.pictures import chart, photograph
 from tests.e2e.reference import NUM_TOKENS, Reference, folder_of, image_prompt
@@ -74,6 +77,23 @@ def test_every_encoder_mode_gives_the_same_tokens(
     with LLM(folder_of(qwen2_5_vl), dtype="float32", tensor_parallel_size=size, mm_encoder_tp_mode=mode) as llm:
         inputs = [case.as_input() for case in cases.values()]
         assert tokens(llm, inputs) == [case.tokens for case in cases.values()]
+
+
+def test_pictures_cut_by_rows_give_the_same_tokens(
+    qwen2_5_vl: SavedModel, cases: dict[str, Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With rates by which an exchange costs nothing, so that small pictures are cut too."""
+    monkeypatch.setenv("CHIASM_CACHE", str(tmp_path))
+    settings = {"dtype": "float32", "tensor_parallel_size": 2, "mm_encoder_tp_mode": "auto"}
+    with LLM(folder_of(qwen2_5_vl), **settings):
+        [file] = tmp_path.iterdir()
+    rates = msgspec.json.decode(file.read_bytes(), type=EncoderRates)
+    cheap = msgspec.structs.replace(rates, seconds_per_exchange=1e-12, seconds_per_byte=1e-18)
+    file.write_bytes(msgspec.json.encode(cheap))
+    with LLM(folder_of(qwen2_5_vl), **settings) as llm:
+        for name in ("photograph", "chart", "two of different sizes"):
+            assert tokens(llm, cases[name].as_input()) == [cases[name].tokens]
+        assert any("cut by rows" in reason for reason in llm.stats.plan_reasons), llm.stats.plan_reasons
 
 
 def test_tight_limits_change_nothing(llm: LLM, qwen2_5_vl: SavedModel, cases: dict[str, Case]) -> None:
