@@ -71,7 +71,7 @@ class RankSet:
     def run(self, plan: VisionPlan) -> Measured:
         """Obey a plan; what the one before gave is dropped first."""
         pids = self._executor.rank_pids
-        can_tell = all([_restart_peak(pid) for pid in pids])
+        restarted = [_restart_peak(pid) for pid in pids]
         start = time.perf_counter()
         result = self._executor.execute(StepPlan(self._step, (), self._held, (), plan, ()))
         stop = time.perf_counter()
@@ -83,7 +83,7 @@ class RankSet:
             result.encoder_makespan,
             result.encoder_seconds,
             result.encoder_exchanged_bytes,
-            tuple(_peak(pid) if can_tell else None for pid in pids),
+            tuple(_peak(pid) if can_tell else None for pid, can_tell in zip(pids, restarted, strict=True)),
             start,
             stop,
         )
