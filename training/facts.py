@@ -18,6 +18,8 @@ NOT_ASKED = -100
 NAMES = (*LABELS, *TOPICS)
 LABEL, COLOUR, SERIES, HUNDREDS, TENS, UNITS, COUNT, ENTRY = range(8)
 NUM_FACTS = 8
+NOWHERE = 1000
+"""In place of an entry: what a word leads to is not in the picture."""
 NO_DIGIT = 10
 NUM_DIGITS = NO_DIGIT + 1
 NUM_COUNTS = 10
@@ -46,6 +48,13 @@ class Pointer(NamedTuple):
 
     last_char: int
     facts: list[int]
+
+
+class Pair(NamedTuple):
+    """The second of two elements in a question; whether the first is larger, and the digits of their difference."""
+
+    last_char: int
+    targets: list[int]
 
 
 def facts_of(mark: Mark, num_marks: int) -> list[int]:
@@ -126,8 +135,18 @@ def _overlaps(low: float, high: float, count: int) -> npt.NDArray[np.float64]:
     return overlaps
 
 
-def pointers(question: Question, subject: Subject) -> Iterator[Pointer]:
-    """The words of a question that are taught to look into the picture."""
+def pair(question: Question, subject: Subject) -> Pair | None:
+    """What is to be known at the end of a comparison's or a difference's second name; None for other questions."""
+    if question.kind not in ("comparison", "difference"):
+        return None
+    values = {(mark.label, mark.series): mark.value for mark in subject.marks}
+    one, other = _NAMED.finditer(question.text)
+    first, second = (values[(m[2], m[1]) if m[2] else (m[1], "")] for m in (one, other))
+    return Pair(other.end() - 1, [int(first > second), *_digits(abs(first - second))])
+
+
+def pointers(question: Question, subject: Subject, *, finer: bool) -> Iterator[Pointer]:
+    """The words of a question that are taught to look into the picture; ``finer`` also those that find nothing."""
     for match in _NAMED.finditer(question.text):
         label, group, colour, number = match.groups()
         if number:
@@ -136,6 +155,8 @@ def pointers(question: Question, subject: Subject) -> Iterator[Pointer]:
             yield Pointer(match.end() - 1, _pattern({COLOUR: _COLOUR_CLASS[colour]}))
         else:
             first = {SERIES if group else LABEL: _NAME_CLASS[label]}
+            if finer and question.kind == "presence" and question.answer == "No":
+                first = {ENTRY: NOWHERE}
             yield Pointer(match.end(1) - 1, _pattern(first))
             if group:
                 yield Pointer(match.end() - 1, _pattern({**first, LABEL: _NAME_CLASS[group]}))

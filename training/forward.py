@@ -27,11 +27,13 @@ class Thought(NamedTuple):
         hidden: [B, L, d] after the last norm.
         pointing: [B, L, L] the scores of each head that points.
         carried: [B, L, d] after the layer in which words of a question point.
+        compared: [B, L, d] after the layer in which two elements are compared.
     """
 
     hidden: Tensor
     pointing: list[Tensor]
     carried: Tensor
+    compared: Tensor
 
 
 def _norm(x: Tensor, weight: Tensor) -> Tensor:
@@ -46,8 +48,8 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 NUM_POINTING = 3
 """The first heads of so many text layers are taught to point: from an element to its entry in a legend, from a word
 of a question to its like in the picture, and from the answer to that word."""
-CARRYING = 1
-"""The layer after which that word must know what it points to."""
+CARRYING, COMPARING = 1, 2
+"""The layers after which that word must know what it points to, and the second of two how they compare."""
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -129,7 +131,7 @@ def text(model: Any, x: Tensor, places: Tensor, mask: Tensor) -> Thought:
     b, length, d = x.shape
     cos, sin = _text_tables(model, places, x.dtype)
     pointing: list[Tensor] = []
-    carried = x
+    carried = compared = x
     for index, layer in enumerate(model.model.language_model.layers):
         attention, mlp = layer.self_attn, layer.mlp
         h = _norm(x, layer.input_layernorm.weight)
@@ -146,4 +148,6 @@ def text(model: Any, x: Tensor, places: Tensor, mask: Tensor) -> Thought:
         x = x + mlp.down_proj(F.silu(mlp.gate_proj(h)) * mlp.up_proj(h))
         if index == CARRYING:
             carried = x
-    return Thought(_norm(x, model.model.language_model.norm.weight), pointing, carried)
+        if index == COMPARING:
+            compared = x
+    return Thought(_norm(x, model.model.language_model.norm.weight), pointing, carried, compared)

@@ -17,6 +17,7 @@ from training.facts import (
     LABEL,
     NAMES,
     NOT_ASKED,
+    NOWHERE,
     NUM_COUNTS,
     NUM_DIGITS,
     NUM_FACTS,
@@ -51,6 +52,8 @@ class Heads(nn.Module):
             nn.init.normal_(head.weight, std=0.02)
         with torch.no_grad():
             self.names.weight.copy_(torch.eye(WIDTH).repeat(3, 1))
+        self.compared = nn.Linear(WIDTH, 2 + 3 * NUM_DIGITS)
+        nn.init.normal_(self.compared.weight, std=0.02)
         self.name_ids = [speech.encode(name)[0] for name in NAMES]
         self.colour_ids = [speech.encode(colour)[0] for colour in COLOURS]
 
@@ -132,6 +135,7 @@ def losses(
     answer_loss = F.cross_entropy(logits, targets)
     pointing = _pointing_loss(heads, batch, thought, speech) + _relay_loss(batch, thought.pointing[2])
     pointing = pointing + _legend_loss(batch, thought.pointing[0], speech)
+    pointing = pointing + _absence_loss(batch, thought.pointing[1]) + _pair_loss(heads, batch, thought.compared)
     return Losses(dense + answer_loss + dense_weight * pointing, chars, facts, answer_loss, pointing)
 
 
@@ -161,6 +165,24 @@ def _legend_loss(batch: Batch, scores: Tensor, speech: Speech) -> Tensor:
     columns = torch.from_numpy(is_picture.nonzero()[0])  # the same in all rows
     likely = scores[rows[found], columns[tokens[found]]].float().log_softmax(-1)[:, columns]
     return -likely.masked_fill(~is_like[found], float("-inf")).logsumexp(-1).mean()
+
+
+def _absence_loss(batch: Batch, scores: Tensor) -> Tensor:
+    """How little a name that is not in the picture attends to the very first token."""
+    rows, places = torch.from_numpy(batch.points[batch.wanted[:, ENTRY] == NOWHERE]).T
+    return -scores[rows, places].float().log_softmax(-1)[:, 0].mean() if len(rows) else torch.zeros(())
+
+
+def _pair_loss(heads: Heads, batch: Batch, compared: Tensor) -> Tensor:
+    """How badly the second of two elements knows whether the first is larger, and by how much."""
+    rows, places = torch.from_numpy(batch.pairs).T
+    if not len(rows):
+        return torch.zeros(())
+    targets = torch.from_numpy(batch.compared)
+    own = compared[rows, places]
+    larger, digits = heads.compared(F.rms_norm(own, own.shape[-1:])).float().split((2, 3 * NUM_DIGITS), dim=-1)
+    difference = F.cross_entropy(digits.reshape(-1, NUM_DIGITS), targets[:, 1:].reshape(-1))
+    return F.cross_entropy(larger, targets[:, 0]) + difference
 
 
 def _pointing_loss(heads: Heads, batch: Batch, thought: Thought, speech: Speech) -> Tensor:

@@ -13,6 +13,7 @@ _MORE = replace(_BARS, kinds=(*_BARS.kinds, "table", "pie", "line"), max_cells=7
 _MOST = replace(_MORE, kinds=tuple(kind for kind in ALL_KINDS if kind != "clip"), max_cells=8, max_value=999)
 _FULL = replace(Scope(), kinds=ALL_KINDS)
 _FOUR = Recipe(num_questions=4, glyph_share=0.05, legends="followed")
+_FINER = replace(_FOUR, look_ups=0.7, finer=True)
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,11 @@ STAGES = (
         rate=(0.32, 0.28),
     ),
     Stage("more", 300, Recipe(_MORE, glyph_share=0.1, legends="named"), 1.0, rate=(0.28, 0.2725)),
-    Stage("legends", 900, replace(_FOUR, scope=_MORE, glyph_share=0.1), 1.0, rate=(0.27, 0.22)),
-    Stage("most", 1300, replace(_FOUR, scope=_MOST, glyph_share=0.1), 0.5, rate=(0.22, 0.17)),
-    Stage("full", 3000, replace(_FOUR, scope=_FULL), 0.5, rate=(0.17, 0.08)),
-    Stage("end", 2500, replace(_FOUR, scope=_FULL), 0.3, rate=(0.08, 0.001)),
+    Stage("legends", 500, replace(_FOUR, scope=_MORE, glyph_share=0.1), 1.0, rate=(0.27, 0.2422)),
+    Stage("pairs", 400, replace(_FINER, scope=_MORE, glyph_share=0.1), 1.0, rate=(0.242, 0.22)),
+    Stage("most", 1300, replace(_FINER, scope=_MOST, glyph_share=0.1), 0.5, rate=(0.22, 0.17)),
+    Stage("full", 3000, replace(_FINER, scope=_FULL), 0.5, rate=(0.17, 0.08)),
+    Stage("end", 2500, replace(_FINER, scope=_FULL), 0.3, rate=(0.08, 0.001)),
 )
 WARM_UP = 60
 

@@ -17,7 +17,7 @@ from chiasm.evals.charts.figure import Figure, Mark
 from chiasm.evals.charts.plan import CELL, FULL, Scope
 from chiasm.evals.charts.questions import Question, Subject, ask
 from chiasm.evals.charts.words import LABELS
-from training.facts import NOT_ASKED, NUM_FACTS, Array, Legends, fact_targets, pointers
+from training.facts import NOT_ASKED, NUM_FACTS, Array, Legends, fact_targets, pair, pointers
 from training.tokens import Speech
 
 CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
@@ -40,6 +40,7 @@ class Recipe:
         glyph_share: how much of the pictures are lines of text.
         snap_share: how much of these have their glyphs on the lattice of patches.
         legends: what is told of the entries of a legend.
+        finer: whether names that are absent, and two elements that are compared, have targets of their own.
     """
 
     scope: Scope = FULL
@@ -49,6 +50,7 @@ class Recipe:
     glyph_share: float = 0.0
     snap_share: float = 0.0
     legends: Legends = "ignored"
+    finer: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class Batch:
         targets: [B, L] the next token where it is a part of an answer.
         points: [K, 2] row and place of each word of a question that is taught to look into the picture.
         wanted: [K, 8] the facts of the elements that it leads to; ``NOT_ASKED`` matches all.
+        pairs: [P, 2] row and place of the second of two elements in a question.
+        compared: [P, 4] whether the first is larger, and the digits of their difference.
         kinds: of chart and question, for each picture and question.
     """
 
@@ -82,6 +86,8 @@ class Batch:
     targets: Array
     points: Array
     wanted: Array
+    pairs: Array
+    compared: Array
     kinds: list[list[tuple[str, str]]]
 
 
@@ -119,7 +125,7 @@ def _batch(seeds: Sequence[int], recipe: Recipe, speech: Speech) -> Batch:
         kinds.append([(chart.subject.kind, question.kind) for question in questions])
     pixels = np.stack([patchify(figure.image) for figure in figures])
     chars = np.stack([glyph_targets(figure) for figure in figures])
-    texts = pack(asked, size, num_frames, speech)
+    texts = pack(asked, size, num_frames, speech, finer=recipe.finer)
     return Batch(2 * size[1], 2 * size[0], pixels, chars, np.stack(facts), *texts, kinds)
 
 
@@ -209,10 +215,17 @@ class Packed(NamedTuple):
     targets: Array
     points: Array
     wanted: Array
+    pairs: Array
+    compared: Array
 
 
 def pack(
-    asked: list[tuple[Subject, list[Question]]], size: tuple[int, int], num_frames: int, speech: Speech
+    asked: list[tuple[Subject, list[Question]]],
+    size: tuple[int, int],
+    num_frames: int,
+    speech: Speech,
+    *,
+    finer: bool,
 ) -> Packed:
     """The pictures once, then each question as if it were alone."""
     prefix, prefix_places = _prefix(size, num_frames, speech)
@@ -227,6 +240,8 @@ def pack(
     places[:, :, : len(prefix)] = prefix_places[:, None]
     points: list[tuple[int, int]] = []
     wanted: list[list[int]] = []
+    pairs: list[tuple[int, int]] = []
+    compared: list[list[int]] = []
     for row, line in enumerate(lines):
         start = len(prefix)
         for number, (question, answer) in enumerate(line, 1):
@@ -235,13 +250,18 @@ def pack(
             segments[row, start:end] = number
             places[:, row, start:end] = after + np.arange(end - start)
             targets[row, middle - 1 : end - 1] = answer
-            subject, questions = asked[row]
-            for pointer in pointers(questions[number - 1], subject):
-                points.append((row, start + speech.token_at(questions[number - 1].text, pointer.last_char)))
+            subject, own = asked[row][0], asked[row][1][number - 1]
+            for pointer in pointers(own, subject, finer=finer):
+                points.append((row, start + speech.token_at(own.text, pointer.last_char)))
                 wanted.append(pointer.facts)
+            if finer and (both := pair(own, subject)):
+                pairs.append((row, start + speech.token_at(own.text, both.last_char)))
+                compared.append(both.targets)
             start = end
-    found = np.array(points, np.int64).reshape(-1, 2), np.array(wanted, np.int64).reshape(-1, NUM_FACTS)
-    return Packed(ids, places, segments, targets, *found)
+    lists = ((points, 2), (wanted, NUM_FACTS), (pairs, 2), (compared, 1 + NUM_PLACES))
+    return Packed(
+        ids, places, segments, targets, *(np.array(rows, np.int64).reshape(-1, width) for rows, width in lists)
+    )
 
 
 def _prefix(size: tuple[int, int], num_frames: int, speech: Speech) -> tuple[list[int], Array]:
