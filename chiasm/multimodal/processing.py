@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from chiasm.multimodal.hashing import unit_key
 from chiasm.multimodal.patches import cut_into_patches
 from chiasm.multimodal.pixels import new_file_name, write_rows
 from chiasm.multimodal.resize import resize_bicubic
 from chiasm.multimodal.sizes import resized_size
-from chiasm.schema.media import PatchProcessorSpec, ProcessedItem, Unit
+from chiasm.multimodal.units import cut_into_units
+from chiasm.schema.media import PatchProcessorSpec, ProcessedItem
 
 
 def process_image(
@@ -41,9 +41,7 @@ def process_image(
     """
     height, width = resized_size(image.shape[0], image.shape[1], spec, param=param)
     rows = cut_into_patches(resize_bicubic(image, height, width), spec)
-    grid = (height // spec.patch_size, width // spec.patch_size)
-    num_tokens = len(rows) // spec.merge_size**2
-    key = unit_key(rows, grid, spec)
+    thw = (1, height // spec.patch_size, width // spec.patch_size)
     pixels = write_rows(rows, pixel_folder / (file_name or new_file_name()))
-    unit = Unit(key=key, grid=grid, num_tokens=num_tokens, pixels=pixels)
-    return ProcessedItem(modality="image", num_tokens=num_tokens, units=(unit,))
+    units = cut_into_units(rows, thw, spec, pixels)
+    return ProcessedItem(modality="image", num_tokens=sum(unit.num_tokens for unit in units), units=units)
