@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from chiasm.errors import UserError, shorten
 from chiasm.layers.patch_embedding import PixelNormalisation
 from chiasm.models.entry import RopePositions
+from chiasm.ops.segments import Segments, SharedRows
 from chiasm.schema.media import MediaItem, PatchProcessorSpec
+from chiasm.vision.units import Piece, unit_layout
 
 IntArray = npt.NDArray[np.int64]
 StructT = TypeVar("StructT", bound=msgspec.Struct)
@@ -76,6 +81,33 @@ def block_positions(grid: tuple[int, int], merge_size: int) -> IntArray:
     blocks = (grid[0] // merge_size, grid[1] // merge_size)
     row, column, inner_row, inner_column = np.indices((*blocks, merge_size, merge_size)).reshape(4, -1)
     return np.stack([row * merge_size + inner_row, column * merge_size + inner_column], axis=1)
+
+
+@lru_cache(maxsize=64)
+def _unit_positions(grid: tuple[int, int], merge_size: int, window_blocks: int) -> IntArray:
+    """[patches, 2], row and column of a unit's patches in cut order."""
+    order = unit_layout(grid, merge_size, window_blocks).order
+    return block_positions(grid, merge_size).reshape(-1, merge_size**2, 2)[order].reshape(-1, 2)
+
+
+def piece_positions(pieces: Sequence[Piece], merge_size: int, device: torch.device, window_blocks: int = 0) -> Tensor:
+    """LongTensor [n, 2], row and column of the patches of packed pieces, each in the cut order of its unit."""
+    parts = [_unit_positions(grid, merge_size, window_blocks)[start:stop] for grid, start, stop in pieces]
+    return torch.from_numpy(np.concatenate(parts) if parts else np.empty((0, 2), np.int64)).to(device)
+
+
+def unit_segments(pieces: Sequence[Piece], shared: SharedRows | None) -> Segments:
+    """Segments for attention within whole units, where ``shared`` stands for the pieces of cut ones."""
+    return Segments.from_lengths(_whole_lengths(pieces, 0 if shared is None else shared.num_rows), shared)
+
+
+def _whole_lengths(pieces: Sequence[Piece], num_shared: int) -> Iterator[int]:
+    """Rows of the pieces behind the first ``num_shared`` rows, which are whole units."""
+    first = 0
+    for piece in pieces:
+        if first >= num_shared:
+            yield piece.num_rows
+        first += piece.num_rows
 
 
 def grid_rope_positions(num_tokens: int, items: Sequence[MediaItem], merge_size: int) -> RopePositions:

@@ -8,13 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import repeat
 from typing import Any
 
 import msgspec
-import numpy as np
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -29,15 +26,15 @@ from chiasm.layers.patch_embedding import PatchEmbedding, PixelNormalisation
 from chiasm.layers.shards import HeadShard, check_text_heads, check_vision_heads, split_heads
 from chiasm.layers.weight import Placement
 from chiasm.models.blocks import (
-    IntArray,
-    block_positions,
     grid_rope_positions,
     known_token_ids,
+    piece_positions,
     read_config,
     read_normalisation,
     read_patch_processor,
     require_positive,
     require_setting,
+    unit_segments,
 )
 from chiasm.models.entry import BuildContext, ModelEntry, RopePositions
 from chiasm.ops.paged_attention import KVCache, PagedBatch
@@ -45,7 +42,7 @@ from chiasm.ops.rope import Rotation, grid_rotation, inverse_frequencies, multim
 from chiasm.ops.segments import Segments, SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts
 from chiasm.schema.media import MediaItem, PatchProcessorSpec
-from chiasm.vision.units import Piece, runs_between, unit_layout
+from chiasm.vision.units import Piece, runs_between
 
 # --------------------------------------------------------------------------------------------------------------------
 # Config. Names and defaults are those of config.json and of transformers.
@@ -187,13 +184,6 @@ def _check_config(config: Config) -> None:
 # Tower
 
 
-@lru_cache(maxsize=64)
-def _unit_positions(grid: tuple[int, int], merge_size: int, window_blocks: int) -> IntArray:
-    """[patches, 2], row and column of a unit's patches in cut order."""
-    order = unit_layout(grid, merge_size, window_blocks).order
-    return block_positions(grid, merge_size).reshape(-1, merge_size**2, 2)[order].reshape(-1, 2)
-
-
 class _Block(nn.Module):
     """One layer of the tower."""
 
@@ -244,20 +234,16 @@ class Tower(nn.Module):
 
     def forward(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
         """uint8 [n, bytes of a patch] -> [n / 4, feature size]; see ``VisionLanguageModel.encode_vision``."""
-        num_shared = 0 if shared is None else shared.num_rows
-        units = Segments.from_lengths(_whole_lengths(pieces, num_shared), shared)
+        units = unit_segments(pieces, shared)
         windows = Segments.from_lengths(self._window_lengths(pieces))
         x = self.patch_embed(pixels)
-        rotation = grid_rotation(self._positions(pieces, pixels.device), self.frequencies)
+        config = self.config
+        positions = piece_positions(pieces, config.spatial_merge_size, pixels.device, config.window_blocks)
+        rotation = grid_rotation(positions, self.frequencies)
         for index, block in enumerate(self.blocks):
-            x = block(x, rotation, units if index in self.config.fullatt_block_indexes else windows)
+            x = block(x, rotation, units if index in config.fullatt_block_indexes else windows)
         features: Tensor = self.merger(x)
         return features
-
-    def _positions(self, pieces: Sequence[Piece], device: torch.device) -> Tensor:
-        merge_size, window_blocks = self.config.spatial_merge_size, self.config.window_blocks
-        parts = [_unit_positions(grid, merge_size, window_blocks)[start:stop] for grid, start, stop in pieces]
-        return torch.from_numpy(np.concatenate(parts) if parts else np.empty((0, 2), np.int64)).to(device)
 
     def _window_lengths(self, pieces: Sequence[Piece]) -> Iterator[int]:
         """Rows of each window, in the order of the pieces."""
@@ -265,15 +251,6 @@ class Tower(nn.Module):
         for piece in pieces:
             for length, count in runs_between(piece.grid, merge_size, window_blocks, piece.start, piece.stop):
                 yield from repeat(length, count)
-
-
-def _whole_lengths(pieces: Sequence[Piece], num_shared: int) -> Iterator[int]:
-    """Rows of the pieces behind the first ``num_shared`` rows, which are whole units."""
-    first = 0
-    for piece in pieces:
-        if first >= num_shared:
-            yield piece.num_rows
-        first += piece.num_rows
 
 
 # --------------------------------------------------------------------------------------------------------------------
