@@ -24,12 +24,24 @@ class _Rows(NamedTuple):
 
 
 class _ColumnSharded(nn.Module):
-    """Weight and bias of a layer whose outputs are sharded: [out of this rank, in]."""
+    """Weight and bias of a layer whose outputs are sharded: [out of this rank, in].
 
-    def __init__(self, in_features: int, parts: Mapping[str, _Rows], *, bias: bool, placement: Placement) -> None:
+    ``source_in`` is how checkpoints have the inputs where they are not one dimension.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        parts: Mapping[str, _Rows],
+        *,
+        bias: bool,
+        placement: Placement,
+        source_in: tuple[int, ...] = (),
+    ) -> None:
         super().__init__()
         out_features = sum(piece.length for rows in parts.values() for piece in rows.pieces)
-        weights = {name: Part((rows.total, in_features), rows.pieces) for name, rows in parts.items()}
+        source_in = source_in or (in_features,)
+        weights = {name: Part((rows.total, *source_in), rows.pieces) for name, rows in parts.items()}
         self.weight = Weight((out_features, in_features), weights, placement.dtype, placement.device)
         self.bias: Weight | None = None
         if bias:
@@ -54,16 +66,43 @@ class ColumnParallelLinear(_ColumnSharded):
         return self.project(x)
 
 
-class GateUpLinear(_ColumnSharded):
-    """The gate and the up projection of a gated MLP in one matmul; checkpoints keep them apart."""
+class BlockConvolution(_ColumnSharded):
+    """A convolution whose kernel and stride are a merge block, as one matmul; its outputs are sharded.
 
-    def __init__(self, in_features: int, out_features: int, *, bias: bool, placement: Placement) -> None:
+    ``side`` is that of a block in patches.
+    """
+
+    def __init__(self, in_features: int, out_features: int, side: int, *, placement: Placement) -> None:
+        start, stop = shard_bounds(out_features, placement.group)
+        rows = _Rows(out_features, (Piece(start, stop - start, 0),))
+        source_in = (in_features, side, side)
+        super().__init__(in_features * side**2, {"": rows}, bias=True, placement=placement, source_in=source_in)
+        self.block_rows = side**2
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, in], the patches of a block one after another, row by row -> [blocks, out of this rank]."""
+        blocks = x.view(-1, self.block_rows, x.shape[1])
+        return self.project(blocks.transpose(1, 2).flatten(1))
+
+
+class GateUpLinear(_ColumnSharded):
+    """The gate and the up projection of a gated MLP in one matmul.
+
+    ``fused`` says that the checkpoint keeps them in one tensor of that name ("") rather than in gate_proj and
+    up_proj.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, *, bias: bool, placement: Placement, fused: bool = False
+    ) -> None:
         start, stop = shard_bounds(out_features, placement.group)
         length = stop - start
         parts = {
             "gate_proj": _Rows(out_features, (Piece(start, length, 0),)),
             "up_proj": _Rows(out_features, (Piece(start, length, length),)),
         }
+        if fused:
+            parts = {"": _stack(parts.values())}
         super().__init__(in_features, parts, bias=bias, placement=placement)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:

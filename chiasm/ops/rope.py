@@ -1,26 +1,37 @@
 """Rotary position embeddings: angles from positions, and their application to queries and keys.
 
-Shapes: n rows, H heads, D head size; tables of cosines and sines are [n, D / 2], for the halves that are rotated.
+Shapes: n rows, H heads, D head size, R of a head's elements that are rotated, the first ones; often all. Tables of
+cosines and sines are [n, R / 2], one angle for each pair of elements.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+Pairing = Literal["halves", "neighbours"]
+"""Which elements are rotated together: i with i + R / 2, or 2 i with 2 i + 1."""
+
 
 class Rotation(NamedTuple):
-    """Cosines and sines of the angles that each row is rotated by, each [n, D / 2]."""
+    """How each row is rotated.
+
+    Attributes:
+        cos: cosines of the angles, [n, R / 2].
+        sin: sines of the angles, [n, R / 2].
+        pairing: of the elements of a head.
+    """
 
     cos: Tensor
     sin: Tensor
+    pairing: Pairing = "halves"
 
     def to(self, dtype: torch.dtype) -> Rotation:
         """The same rotation in another type."""
-        return Rotation(self.cos.to(dtype), self.sin.to(dtype))
+        return self._replace(cos=self.cos.to(dtype), sin=self.sin.to(dtype))
 
 
 def inverse_frequencies(dim: int, theta: float, device: torch.device) -> Tensor:
@@ -43,6 +54,22 @@ def multimodal_rotation(positions: Tensor, frequencies: Tensor, sections: Sequen
     return Rotation(own.cos(), own.sin())
 
 
+def interleaved_rotation(positions: Tensor, frequencies: Tensor, sections: Sequence[int]) -> Rotation:
+    """Rotation for positions in time, height and width that take turns at the frequencies.
+
+    Args:
+        positions: LongTensor [3, n].
+        frequencies: [D / 2].
+        sections: how many frequencies follow time, height and width; they add up to D / 2. Height and width have one
+            of every three as long as they last, time has the rest.
+    """
+    axes = torch.zeros(len(frequencies), dtype=torch.int64, device="cpu")
+    for axis in (1, 2):
+        axes[axis : 3 * sections[axis] : 3] = axis
+    angles = positions[axes.to(positions.device)].T.float() * frequencies  # [n, D / 2]
+    return Rotation(angles.cos(), angles.sin())
+
+
 def grid_rotation(positions: Tensor, frequencies: Tensor) -> Rotation:
     """Rotation for patches of an image: the first half of the frequencies follows the row, the second the column.
 
@@ -55,7 +82,7 @@ def grid_rotation(positions: Tensor, frequencies: Tensor) -> Rotation:
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Rotate each head: element i of its first half together with element i of its second.
+    """Rotate each head's first R elements in pairs; the others stay what they are.
 
     Args:
         x: [n, H, D].
@@ -65,5 +92,9 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
         [n, H, D] in the type of ``x``.
     """
     cos, sin = rotation.cos[:, None], rotation.sin[:, None]
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    width = 2 * cos.shape[-1]
+    by_halves = rotation.pairing == "halves"
+    first, second = x[..., :width].chunk(2, dim=-1) if by_halves else (x[..., 0:width:2], x[..., 1:width:2])
+    turned = (first * cos - second * sin, second * cos + first * sin)
+    pairs = turned if by_halves else (torch.stack(turned, dim=-1).flatten(-2),)
+    return torch.cat((*pairs, x[..., width:]), dim=-1).to(x.dtype)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from chiasm.dist.group import SOLO, Group
 from chiasm.layers.embedding import OutputProjection, VocabEmbedding
-from chiasm.layers.linear import ColumnParallelLinear, GateUpLinear, QKVLinear, RowParallelLinear
+from chiasm.layers.linear import BlockConvolution, ColumnParallelLinear, GateUpLinear, QKVLinear, RowParallelLinear
 from chiasm.layers.patch_embedding import PatchEmbedding, PixelNormalisation
 from chiasm.layers.shards import split_heads
 from chiasm.layers.weight import Placement, Weight
@@ -77,6 +77,21 @@ def test_column_shards_join_to_the_whole(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_a_convolution_over_blocks_is_one_over_the_picture(size: int) -> None:
+    picture, weight, bias = random(1, 5, 4, 6), random(20, 5, 2, 2), random(20)
+    expected = F.conv2d(picture, weight, bias, stride=2)[0].permute(1, 2, 0).reshape(-1, 20)
+    patches = picture[0].reshape(5, 2, 2, 3, 2).permute(1, 3, 2, 4, 0).reshape(-1, 5)
+
+    def shard(placement: Placement) -> Tensor:
+        layer = BlockConvolution(5, 20, 2, placement=placement)
+        fill(layer.weight, own=weight)
+        fill(layer.bias, own=bias)
+        return layer(patches)
+
+    close(torch.cat([shard(placement) for placement in placements(size)], dim=1), expected)
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_row_shards_add_up_to_the_whole(size: int) -> None:
     x, weight = random(3, 20), random(6, 20)
     total = torch.zeros(3, 6, dtype=torch.float64)
@@ -98,12 +113,14 @@ def test_the_bias_of_row_shards_is_added_once() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_gate_and_up_are_sharded_alike(size: int) -> None:
+@pytest.mark.parametrize("fused", [False, True])
+def test_gate_and_up_are_sharded_alike(size: int, fused: bool) -> None:
     x, gate, up = random(3, 6), random(20, 6), random(20, 6)
     shards = []
     for placement in placements(size):
-        layer = GateUpLinear(6, 20, bias=False, placement=placement)
-        fill(layer.weight, gate_proj=gate, up_proj=up)
+        layer = GateUpLinear(6, 20, bias=False, placement=placement, fused=fused)
+        tensors = {"own": torch.cat([gate, up])} if fused else {"gate_proj": gate, "up_proj": up}
+        fill(layer.weight, **tensors)
         shards.append(layer(x))
     close(torch.cat([own_gate for own_gate, _ in shards], dim=1), F.linear(x, gate))
     close(torch.cat([own_up for _, own_up in shards], dim=1), F.linear(x, up))

@@ -17,6 +17,18 @@ def test_rotate_is_a_complex_product_of_half_with_half() -> None:
     torch.testing.assert_close(computed, torch.cat([turned.real, turned.imag], dim=-1))
 
 
+def test_rotate_may_pair_neighbours_and_leave_the_rest_of_a_head() -> None:
+    x = torch.randn(5, 3, 8, dtype=torch.float64)
+    angles = torch.randn(5, 3, dtype=torch.float64)
+    neighbours = rotate(x, Rotation(angles.cos(), angles.sin(), "neighbours"))
+    pairs = torch.view_as_complex(x[..., :6].unflatten(-1, (3, 2)))
+    turned = torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)[:, None]).flatten(-2)
+    torch.testing.assert_close(neighbours, torch.cat([turned, x[..., 6:]], dim=-1))
+    shuffled = x[..., [0, 2, 4, 1, 3, 5, 6, 7]]
+    halves = rotate(shuffled, Rotation(angles.cos(), angles.sin()))
+    assert torch.equal(halves, neighbours[..., [0, 2, 4, 1, 3, 5, 6, 7]])
+
+
 def test_rotate_keeps_the_type_and_rounds_once() -> None:
     x = torch.randn(5, 3, 8).bfloat16()
     angles = torch.randn(5, 4)
