@@ -17,6 +17,7 @@ from torch import Tensor
 
 from chiasm.config.engine import EncoderMode
 from chiasm.dist.group import SOLO, Group
+from chiasm.engine.runner.features import place_features
 from chiasm.layers.weight import Placement, Weight
 from chiasm.models.entry import BuildContext, VisionLanguageModel
 from chiasm.models.loader import LoadedModel, fill_model, load_model
@@ -84,14 +85,20 @@ def encode(loaded: LoadedModel, prompts: Sequence[Prompt]) -> Tensor:
     return torch.cat([part[inverse] for part, inverse in zip(parts, inverses, strict=True)])
 
 
-@torch.inference_mode()
-def embed(loaded: LoadedModel, prompt: Prompt) -> Tensor:
-    """[n, d], features in place."""
-    embeds = loaded.model.embed_tokens(torch.tensor(prompt.token_ids))
-    if prompt.items:
-        rows = [row for item in prompt.items for row in range(item.offset, item.end)]
-        embeds[rows] = encode(loaded, [prompt])
-    return embeds
+def placed_features(loaded: LoadedModel, prompt: Prompt) -> list[tuple[int, Tensor]]:
+    """(first token, features) of each item."""
+    if not prompt.items:
+        return []
+    parts = encode(loaded, [prompt]).split([item.num_tokens for item in prompt.items])
+    return [(item.offset, features) for item, features in zip(prompt.items, parts, strict=True)]
+
+
+def _placed_between(placed: Sequence[tuple[int, Tensor]], start: int, stop: int) -> Iterator[tuple[int, Tensor]]:
+    """(first token behind ``start``, features) of what is placed from token ``start`` to ``stop``."""
+    for first, features in placed:
+        low, high = max(first, start), min(first + len(features), stop)
+        if low < high:
+            yield low - start, features[low - first : high - first]
 
 
 @torch.inference_mode()
@@ -107,7 +114,7 @@ def run_decoder(
         dtype: of the cache.
     """
     model = loaded.model
-    embeds = [embed(loaded, prompt) for prompt in prompts]
+    features = [placed_features(loaded, prompt) for prompt in prompts]
     positions = [torch.from_numpy(model.rope_positions(len(p.token_ids), p.items).positions) for p in prompts]
     tables, num_blocks = _block_tables([len(prompt.token_ids) for prompt in prompts])
     shape = (num_blocks, BLOCK_SIZE, model.num_kv_heads, model.head_dim)
@@ -115,11 +122,19 @@ def run_decoder(
     hidden: list[list[Tensor]] = [[] for _ in prompts]
     for parts in _steps([len(prompt.token_ids) for prompt in prompts], chunks):
         rows = [SequenceRows(start, stop - start, tables[index]) for index, start, stop in parts]
+        ids: list[int] = []
+        placed: list[tuple[int, Tensor]] = []
+        for index, start, stop in parts:
+            placed += [(len(ids) + row, part) for row, part in _placed_between(features[index], start, stop)]
+            ids += prompts[index].token_ids[start:stop]
+        embeds = model.embed_tokens(torch.tensor(ids))
+        deep = place_features(embeds, placed)
         out = model.forward(
-            torch.cat([embeds[index][start:stop] for index, start, stop in parts]),
+            embeds,
             torch.cat([positions[index][:, start:stop] for index, start, stop in parts], dim=1),
             caches,
             build_batch(rows, BLOCK_SIZE, CPU),
+            deep,
         )
         for (index, _, _), own in zip(parts, out.split([r.num_new_tokens for r in rows]), strict=True):
             hidden[index].append(own)
@@ -208,8 +223,13 @@ def every_element_is_loaded_once(checkpoint: Checkpoint, text_group: Group, visi
     for path, weight in model.named_parameters():
         assert isinstance(weight, Weight)
         assert not weight.isnan().any(), path
-        taken = sorted((piece.target_start, piece.length) for part in weight.parts.values() for piece in part.pieces)
-        assert all(start + length <= after for (start, length), (after, _) in pairwise(taken)), path
+        taken = sorted(
+            (-1 if part.index is None else part.index, piece.target_start, piece.length)
+            for part in weight.parts.values()
+            for piece in part.pieces
+        )
+        for (index, start, length), (other, after, _) in pairwise(taken):
+            assert index != other or start + length <= after, path
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from chiasm.layers.linear import QKVLinear, RowParallelLinear
+from chiasm.layers.norm import RMSNorm
 from chiasm.layers.shards import HeadShard
 from chiasm.layers.weight import Placement
 from chiasm.ops.attention import segment_attention
@@ -17,18 +18,36 @@ from chiasm.ops.segments import Segments
 
 
 class CausalAttention(nn.Module):
-    """Attention of a language model over its paged cache."""
+    """Attention of a language model over its paged cache.
 
-    def __init__(self, hidden_size: int, heads: HeadShard, *, qkv_bias: bool, placement: Placement) -> None:
+    With ``qk_norm_eps`` each head of the queries and keys is normalised before it is rotated.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        heads: HeadShard,
+        *,
+        qkv_bias: bool,
+        placement: Placement,
+        qk_norm_eps: float | None = None,
+    ) -> None:
         super().__init__()
         self.scale = heads.head_dim**-0.5
         self.qkv_proj = QKVLinear(hidden_size, heads, bias=qkv_bias, placement=placement)
         width = heads.total_heads * heads.head_dim
         self.o_proj = RowParallelLinear(width, hidden_size, bias=False, placement=placement)
+        self.q_norm: RMSNorm | None = None
+        self.k_norm: RMSNorm | None = None
+        if qk_norm_eps is not None:
+            self.q_norm = RMSNorm(heads.head_dim, qk_norm_eps, placement)
+            self.k_norm = RMSNorm(heads.head_dim, qk_norm_eps, placement)
 
     def forward(self, x: Tensor, rotation: Rotation, cache: KVCache, batch: PagedBatch) -> Tensor:
         """[n, d] -> [n, d]; writes the rows' keys and values into ``cache``."""
         q, k, v = self.qkv_proj(x)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
         q, k = rotate(q, rotation), rotate(k, rotation)
         attended = paged_attention(q, k, v, cache, batch, self.scale)
         out: Tensor = self.o_proj(attended.flatten(1))

@@ -25,6 +25,7 @@ class DecoderShape:
         heads: of this rank.
         norm_eps: of both norms.
         qkv_bias: whether query, key and value have biases.
+        qk_norm: whether heads of queries and keys are normalised.
     """
 
     hidden_size: int
@@ -32,21 +33,44 @@ class DecoderShape:
     heads: HeadShard
     norm_eps: float
     qkv_bias: bool
+    qk_norm: bool = False
 
 
 class DecoderLayer(nn.Module):
-    """One layer of a language model."""
+    """One layer of a language model; ``mlp`` takes the place of its gated MLP."""
 
-    def __init__(self, shape: DecoderShape, placement: Placement) -> None:
+    def __init__(self, shape: DecoderShape, placement: Placement, mlp: nn.Module | None = None) -> None:
         super().__init__()
         size = shape.hidden_size
         self.input_layernorm = RMSNorm(size, shape.norm_eps, placement)
-        self.self_attn = CausalAttention(size, shape.heads, qkv_bias=shape.qkv_bias, placement=placement)
+        self.self_attn = CausalAttention(
+            size,
+            shape.heads,
+            qkv_bias=shape.qkv_bias,
+            placement=placement,
+            qk_norm_eps=shape.norm_eps if shape.qk_norm else None,
+        )
         self.post_attention_layernorm = RMSNorm(size, shape.norm_eps, placement)
-        self.mlp = GatedMLP(size, shape.intermediate_size, bias=False, placement=placement)
+        self.mlp = mlp or GatedMLP(size, shape.intermediate_size, bias=False, placement=placement)
 
     def forward(self, x: Tensor, rotation: Rotation, cache: KVCache, batch: PagedBatch) -> Tensor:
         """[n, d] -> [n, d]."""
         x = x + self.self_attn(self.input_layernorm(x), rotation, cache, batch)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+class SandwichDecoderLayer(DecoderLayer):
+    """A layer that normalises what attention and MLP give as well, before it is added."""
+
+    def __init__(self, shape: DecoderShape, placement: Placement, mlp: nn.Module | None = None) -> None:
+        super().__init__(shape, placement, mlp)
+        self.post_self_attn_layernorm = RMSNorm(shape.hidden_size, shape.norm_eps, placement)
+        self.post_mlp_layernorm = RMSNorm(shape.hidden_size, shape.norm_eps, placement)
+
+    def forward(self, x: Tensor, rotation: Rotation, cache: KVCache, batch: PagedBatch) -> Tensor:
+        """[n, d] -> [n, d]."""
+        attended = self.self_attn(self.input_layernorm(x), rotation, cache, batch)
+        x = x + self.post_self_attn_layernorm(attended)
+        out: Tensor = x + self.post_mlp_layernorm(self.mlp(self.post_attention_layernorm(x)))
         return out

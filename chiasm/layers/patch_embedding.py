@@ -28,11 +28,17 @@ class PixelNormalisation:
 class PatchEmbedding(nn.Module):
     """[n, C * T * P * P] bytes -> [n, d]; never sharded.
 
-    ``source_shape`` is that of the checkpoint's convolution, whose kernel equals its stride: (d, C, T, P, P).
+    ``source_shape`` is that of the checkpoint's convolution, whose kernel equals its stride: (d, C, T, P, P), and
+    ``bias`` says whether it has one.
     """
 
     def __init__(
-        self, source_shape: tuple[int, ...], normalisation: PixelNormalisation, placement: Placement
+        self,
+        source_shape: tuple[int, ...],
+        normalisation: PixelNormalisation,
+        placement: Placement,
+        *,
+        bias: bool = False,
     ) -> None:
         super().__init__()
         self.dtype = placement.dtype
@@ -44,16 +50,22 @@ class PatchEmbedding(nn.Module):
         # float64 until the fold, so that the weights are rounded only once.
         self.weight: nn.Parameter = Weight((hidden_size, row_bytes), {"": part}, torch.float64, placement.device)
         self.bias: nn.Parameter | None = None
+        if bias:
+            whole = {"": Part.whole(hidden_size)}
+            self.bias = Weight((hidden_size,), whole, torch.float64, placement.device)
 
     def fold_normalisation(self) -> None:
         """Turn the loaded weights into those that take bytes; called once."""
-        assert self.bias is None
+        assert isinstance(self.weight, Weight)
         channels = len(self.normalisation.scale)
         raw = self.weight.data.view(self.weight.shape[0], channels, -1)
         scale = raw.new_tensor(self.normalisation.scale)[:, None]
         shift = raw.new_tensor(self.normalisation.shift)[:, None] + _CENTRE * scale
+        bias = (raw * shift).sum((1, 2))
+        if self.bias is not None:
+            bias += self.bias
         self.weight = nn.Parameter((raw * scale).flatten(1).to(self.dtype), requires_grad=False)
-        self.bias = nn.Parameter((raw * shift).sum((1, 2)).to(self.dtype), requires_grad=False)
+        self.bias = nn.Parameter(bias.to(self.dtype), requires_grad=False)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """uint8 [n, C * T * P * P] -> [n, d]."""

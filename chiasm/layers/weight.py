@@ -53,12 +53,16 @@ class Part:
     Attributes:
         source_shape: the checkpoint tensor's whole shape.
         pieces: what is taken of it.
-        dim: the dimension that the pieces are cut from.
+        dim: its dimension that the pieces are cut from.
+        index: the entry of the weight's first dimension that it fills, as one expert of many; None for all of them.
+        is_swapped: whether it has the last two dimensions the other way round than the weight.
     """
 
     source_shape: tuple[int, ...]
     pieces: tuple[Piece, ...]
     dim: int = 0
+    index: int | None = None
+    is_swapped: bool = False
 
     @classmethod
     def whole(cls, *source_shape: int) -> Part:
@@ -89,7 +93,10 @@ class Weight(nn.Parameter):
         """Fill the part ``name``; the source has the part's shape."""
         part = self.parts[name]
         assert source.shape == part.source_shape
+        filled = self.data if part.index is None else self.data[part.index]
+        if part.is_swapped:
+            filled = filled.transpose(-2, -1)
         for start, length, target_start in part.pieces:
             if length:
-                target = self.data.narrow(part.dim, target_start, length)
+                target = filled.narrow(part.dim, target_start, length)
                 target.copy_(source.read(part.dim, start, length).reshape(target.shape))

@@ -33,6 +33,18 @@ class RopePositions(NamedTuple):
     delta: int
 
 
+class DeepFeatures(NamedTuple):
+    """What features have beyond the columns that stand for a token: it joins the residual stream behind early layers.
+
+    Attributes:
+        rows: LongTensor [m], rows of the packed batch that are placeholders.
+        columns: [m, feature size - d].
+    """
+
+    rows: Tensor
+    columns: Tensor
+
+
 class VisionLanguageModel(Protocol):
     """A loaded model as the runner uses it; n is the rows of a packed batch.
 
@@ -40,7 +52,7 @@ class VisionLanguageModel(Protocol):
         num_layers: of the language model; one cache each.
         num_kv_heads: key-value heads of this rank.
         head_dim: size of an attention head of the language model.
-        hidden_size: d of the language model, and the size of a feature row.
+        hidden_size: d of the language model; so many columns of a feature row stand for a token.
     """
 
     num_layers: int
@@ -49,7 +61,7 @@ class VisionLanguageModel(Protocol):
     hidden_size: int
 
     def embed_tokens(self, ids: Tensor) -> Tensor:
-        """LongTensor [n] -> [n, d]; a placeholder's row is to be overwritten by a feature."""
+        """LongTensor [n] -> [n, d]; a placeholder's row is to be overwritten by the first d columns of a feature."""
 
     def encode_vision(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
         """Encode packed pieces of units, one after another.
@@ -61,10 +73,17 @@ class VisionLanguageModel(Protocol):
                 no rows at all and yet has to take part.
 
         Returns:
-            [tokens of all pieces, d], in the same order.
+            [tokens of all pieces, feature size], in the same order.
         """
 
-    def forward(self, embeds: Tensor, positions: Tensor, caches: Sequence[KVCache], batch: PagedBatch) -> Tensor:
+    def forward(
+        self,
+        embeds: Tensor,
+        positions: Tensor,
+        caches: Sequence[KVCache],
+        batch: PagedBatch,
+        deep: DeepFeatures | None = None,
+    ) -> Tensor:
         """Run the decoder over the rows of ``batch``, whose keys and values go into the caches.
 
         Args:
@@ -72,6 +91,7 @@ class VisionLanguageModel(Protocol):
             positions: LongTensor [dims, n].
             caches: one for each layer.
             batch: which rows belong to which sequence.
+            deep: the rest of the features in these rows; None where there are none, or they have no more columns.
 
         Returns:
             [n, d], after the last norm.

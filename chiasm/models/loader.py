@@ -140,8 +140,7 @@ class _FileTensor(CheckpointTensor):
         return str(self._stored.get_dtype())
 
     def read(self, dim: int, start: int, length: int) -> Tensor:
-        rows = slice(start, start + length)
-        piece: Tensor = self._stored[rows] if dim == 0 else self._stored[:, rows]
+        piece: Tensor = self._stored[(*[slice(None)] * dim, slice(start, start + length))]
         return piece
 
 

@@ -36,7 +36,7 @@ from chiasm.models.blocks import (
     require_setting,
     unit_segments,
 )
-from chiasm.models.entry import BuildContext, ModelEntry, RopePositions
+from chiasm.models.entry import BuildContext, DeepFeatures, ModelEntry, RopePositions
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.rope import Rotation, grid_rotation, inverse_frequencies, multimodal_rotation
 from chiasm.ops.segments import Segments, SharedRows
@@ -313,8 +313,16 @@ class Qwen2_5_VL(nn.Module):  # noqa: N801  # the model's own name
         features: Tensor = self.visual(pixels, pieces, shared)
         return features
 
-    def forward(self, embeds: Tensor, positions: Tensor, caches: Sequence[KVCache], batch: PagedBatch) -> Tensor:
+    def forward(
+        self,
+        embeds: Tensor,
+        positions: Tensor,
+        caches: Sequence[KVCache],
+        batch: PagedBatch,
+        deep: DeepFeatures | None = None,
+    ) -> Tensor:
         """[n, d] and LongTensor [3, n] -> [n, d]."""
+        assert deep is None
         hidden: Tensor = self.language_model(embeds, positions, caches, batch)
         return hidden
 

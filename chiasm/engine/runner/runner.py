@@ -15,6 +15,7 @@ from torch import Tensor
 from chiasm.config.engine import EngineConfig
 from chiasm.dist.group import SOLO, Group
 from chiasm.engine.runner.device import choose_dtype, torch_dtype
+from chiasm.engine.runner.features import place_features
 from chiasm.engine.runner.memory import cache_memory
 from chiasm.engine.runner.records import SequenceRecord
 from chiasm.models.loader import load_model
@@ -173,22 +174,26 @@ class Runner:
             rows.append(SequenceRows(start, part.num_new_tokens, record.block_ids))
         ids = torch.tensor(token_ids, device=self._device)
         embeds = self._model.embed_tokens(ids)
-        self._place_features(embeds, scheduled)
+        deep = place_features(embeds, self._placed_features(scheduled))
         batch = build_batch(rows, self._config.block_size, self._device)
         packed_positions = torch.from_numpy(np.concatenate(positions, axis=1)).to(self._device)
-        hidden = self._model.forward(embeds, packed_positions, self._caches, batch)
+        hidden = self._model.forward(embeds, packed_positions, self._caches, batch, deep)
         return self._sample(hidden, batch, scheduled)
 
-    def _place_features(self, embeds: Tensor, scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]) -> None:
-        """Overwrite the placeholders' rows of ``embeds`` [n, d] with features."""
+    def _placed_features(
+        self, scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]
+    ) -> list[tuple[int, Tensor]]:
+        """(first row of the packed batch, features) of the placeholders in it."""
+        found = []
         first_row = 0
         for record, part in scheduled:
             start, stop = part.num_computed_tokens, part.num_computed_tokens + part.num_new_tokens
             for placed in units_between(record.items, start, stop):
                 low, high = max(placed.start, start), min(placed.stop, stop)
-                rows = slice(first_row + low - start, first_row + high - start)
-                embeds[rows] = self._features[placed.unit.key][low - placed.start : high - placed.start]
+                features = self._features[placed.unit.key][low - placed.start : high - placed.start]
+                found.append((first_row + low - start, features))
             first_row += part.num_new_tokens
+        return found
 
     def _sample(
         self, hidden: Tensor, batch: PagedBatch, scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]

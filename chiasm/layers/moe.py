@@ -1,0 +1,147 @@
+"""Mixtures of experts: a router chooses experts for each token; every rank holds a share of every expert.
+
+Shapes: n tokens, d hidden size, E experts, k experts of a token, I inner size of an expert on this rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chiasm.layers.shards import shard_bounds
+from chiasm.layers.weight import Part, Piece, Placement, Weight
+
+ExpertLayout = Literal["apart", "out_in", "in_out"]
+"""How a checkpoint keeps the experts' matrices.
+
+"apart" has them one by one, [out, in], as ``experts.0.gate_proj.weight`` and so on. The others have all of them in
+``gate_up_proj`` and ``down_proj``: [E, out, in] or [E, in, out].
+"""
+
+
+class Routing(NamedTuple):
+    """The experts of each token.
+
+    Attributes:
+        experts: LongTensor [n, k].
+        weights: [n, k], factors of what they give.
+    """
+
+    experts: Tensor
+    weights: Tensor
+
+
+class SoftmaxRouter(nn.Module):
+    """The k experts of the highest probability, whose probabilities are scaled to a sum of one. Never sharded."""
+
+    def __init__(self, hidden_size: int, num_experts: int, num_chosen: int, placement: Placement) -> None:
+        super().__init__()
+        self.num_chosen = num_chosen
+        whole = {"": Part.whole(num_experts, hidden_size)}
+        self.weight = Weight((num_experts, hidden_size), whole, placement.dtype, placement.device)
+
+    def forward(self, x: Tensor) -> Routing:
+        """[n, d] -> experts and weights, each [n, k]; probabilities are in float32 at least."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        scores, experts = F.linear(x, self.weight).softmax(-1, dtype=wide).topk(self.num_chosen)
+        return Routing(experts, (scores / scores.sum(-1, keepdim=True)).to(x.dtype))
+
+
+class Experts(nn.Module):
+    """Gated MLPs, their inner size sharded as that of a ``GatedMLP``."""
+
+    def __init__(
+        self, hidden_size: int, intermediate_size: int, num_experts: int, layout: ExpertLayout, placement: Placement
+    ) -> None:
+        super().__init__()
+        self.group = placement.group
+        self.num_experts = num_experts
+        start, stop = shard_bounds(intermediate_size, placement.group)
+        share = _Share(hidden_size, intermediate_size, num_experts, start, stop - start)
+        self.gate_up_proj = _Matrices(2 * share.length, hidden_size, _gate_up_parts(share, layout), share, placement)
+        self.down_proj = _Matrices(hidden_size, share.length, _down_parts(share, layout), share, placement)
+
+    def forward(self, x: Tensor, routing: Routing) -> Tensor:
+        """[n, d] -> [n, d]."""
+        chosen = routing.experts.flatten()  # [n * k]
+        order = chosen.argsort(stable=True)
+        rows = x[order // routing.experts.shape[1]]
+        counts = chosen.bincount(minlength=self.num_experts).tolist()
+        sorted_out = torch.cat([self._run(expert, own) for expert, own in enumerate(rows.split(counts)) if len(own)])
+        # Back by token, so that the sum has the same order in any batch.
+        by_token = torch.empty_like(sorted_out).index_copy_(0, order, sorted_out).view(*routing.experts.shape, -1)
+        return self.group.all_reduce((by_token * routing.weights[..., None]).sum(1))
+
+    def _run(self, expert: int, rows: Tensor) -> Tensor:
+        """[m, d] -> [m, d], this rank's part of what one expert gives."""
+        gate, up = F.linear(rows, self.gate_up_proj.weight[expert]).chunk(2, dim=-1)
+        return F.linear(F.silu(gate).mul_(up), self.down_proj.weight[expert])
+
+
+class MixtureOfExperts(nn.Module):
+    """Experts behind a router, in the place of an MLP.
+
+    ``gate`` is a module that makes a ``Routing`` of [n, d]; it is the same on every rank.
+    """
+
+    def __init__(self, gate: nn.Module, experts: Experts) -> None:
+        super().__init__()
+        self.gate = gate
+        self.experts = experts
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, d] -> [n, d]."""
+        out: Tensor = self.experts(x, self.gate(x))
+        return out
+
+
+class _Share(NamedTuple):
+    """What a rank has of the experts: ``length`` of their inner size, from ``start``."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_experts: int
+    start: int
+    length: int
+
+
+class _Matrices(nn.Module):
+    """A matrix of each expert: [E, out, in]."""
+
+    def __init__(
+        self, out_features: int, in_features: int, parts: Mapping[str, Part], share: _Share, placement: Placement
+    ) -> None:
+        super().__init__()
+        shape = (share.num_experts, out_features, in_features)
+        self.weight = Weight(shape, parts, placement.dtype, placement.device)
+
+
+def _gate_up_parts(share: _Share, layout: ExpertLayout) -> dict[str, Part]:
+    """Gate above up, as ``GateUpLinear`` has them."""
+    size, inner, num_experts, start, length = share
+    if layout == "apart":
+        return {
+            f"{expert}.{name}": Part((inner, size), (Piece(start, length, target),), index=expert)
+            for expert in range(num_experts)
+            for name, target in (("gate_proj", 0), ("up_proj", length))
+        }
+    pieces = (Piece(start, length, 0), Piece(inner + start, length, length))
+    if layout == "out_in":
+        return {"": Part((num_experts, 2 * inner, size), pieces, dim=1)}
+    return {"": Part((num_experts, size, 2 * inner), pieces, dim=2, is_swapped=True)}
+
+
+def _down_parts(share: _Share, layout: ExpertLayout) -> dict[str, Part]:
+    size, inner, num_experts, start, length = share
+    pieces = (Piece(start, length, 0),)
+    if layout == "apart":
+        return {
+            f"{expert}.down_proj": Part((size, inner), pieces, dim=1, index=expert) for expert in range(num_experts)
+        }
+    if layout == "out_in":
+        return {"": Part((num_experts, size, inner), pieces, dim=2)}
+    return {"": Part((num_experts, inner, size), pieces, dim=1, is_swapped=True)}
