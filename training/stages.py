@@ -56,9 +56,11 @@ STAGES = (
     Stage("legends", 500, replace(_FOUR, scope=_MORE, glyph_share=0.1), 1.0, rate=(0.27, 0.2422)),
     Stage("pairs", 400, replace(_FINER, scope=_MORE, glyph_share=0.1), 1.0, rate=(0.242, 0.22)),
     Stage("most", 100, replace(_FINER, scope=_MOST, glyph_share=0.1), 0.5, rate=(0.22, 0.2162)),
-    Stage("full facts", 1600, replace(_FINER, scope=_FULL, num_questions=0, glyph_share=0.1), 1.0, rate=(0.22, 0.17)),
-    Stage("full", 3000, replace(_FINER, scope=_FULL), 0.5, rate=(0.17, 0.08)),
-    Stage("end", 2500, replace(_FINER, scope=_FULL), 0.3, rate=(0.08, 0.001)),
+    Stage(
+        "full facts", 2800, replace(_FINER, scope=_FULL, num_questions=0, glyph_share=0.1), 1.0, rate=(0.22, 0.1325)
+    ),
+    Stage("full", 2800, replace(_FINER, scope=_FULL), 0.5, rate=(0.15, 0.08)),
+    Stage("end", 2200, replace(_FINER, scope=_FULL), 0.3, rate=(0.08, 0.001)),
 )
 WARM_UP = 60
 
