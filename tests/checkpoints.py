@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
+from transformers.models.glm4v.configuration_glm4v import Glm4vConfig
+from transformers.models.glm4v.modeling_glm4v import Glm4vForConditionalGeneration
 from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLConfig
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLForConditionalGeneration
 
@@ -19,6 +21,11 @@ SPECIAL_TOKENS = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>",
     "<|box_end|>", "<|quad_start|>", "<|quad_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>",
     "<|image_pad|>", "<|video_pad|>",
+)  # fmt: skip
+
+GLM_SPECIAL_TOKENS = (
+    "<|endoftext|>", "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|begin_of_image|>",
+    "<|end_of_image|>", "<|begin_of_video|>", "<|end_of_video|>", "<|image|>", "<|video|>",
 )  # fmt: skip
 
 _CORPUS = (
@@ -65,6 +72,13 @@ IMAGE_PROCESSOR = {
 }
 
 
+GLM_IMAGE_PROCESSOR = {
+    **{key: value for key, value in IMAGE_PROCESSOR.items() if key not in ("min_pixels", "max_pixels")},
+    "image_processor_type": "Glm4vImageProcessor",
+    "size": {"shortest_edge": 12544, "longest_edge": 602112},
+}
+
+
 @dataclass(frozen=True)
 class Layout:
     """How a checkpoint is laid out on disk."""
@@ -84,8 +98,8 @@ class SavedModel:
     reference: Any
 
 
-def make_tokenizer() -> Tokenizer:
-    """A byte-level BPE tokenizer with Qwen's special tokens after its vocabulary."""
+def make_tokenizer(special_tokens: Sequence[str] = SPECIAL_TOKENS) -> Tokenizer:
+    """A byte-level BPE tokenizer with a family's special tokens after its vocabulary."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -98,7 +112,7 @@ def make_tokenizer() -> Tokenizer:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(_CORPUS, trainer)
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special_tokens])
     return tokenizer
 
 
@@ -178,6 +192,77 @@ def save_qwen2_5_vl(folder: Path, layout: Layout = Layout(), *, tied: bool = Fal
     write_json(folder / "generation_config.json", {"eos_token_id": [raw["eos_token_id"], raw["bos_token_id"]]})
     write_json(folder / "preprocessor_config.json", IMAGE_PROCESSOR)
     save_tokenizer(folder, tokenizer)
+    return SavedModel(folder, reference)
+
+
+def glm4v_config(tokenizer: Tokenizer, **text: Any) -> dict[str, Any]:
+    """``config.json`` of a small GLM-4.1V in the hub's form, its sizes as awkward as those of Qwen2.5-VL."""
+    ids = {token: tokenizer.token_to_id(token) for token in GLM_SPECIAL_TOKENS}
+    vision = {
+        "model_type": "glm4v",
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "depth": 3,
+        "hidden_size": 64,
+        "num_heads": 8,
+        "intermediate_size": 90,
+        "out_hidden_size": 128,
+        "in_channels": 3,
+        "image_size": 84,
+        "patch_size": 14,
+        "rms_norm_eps": 1e-5,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+    }
+    sizes = {
+        "model_type": "glm4v_text",
+        "vocab_size": tokenizer.get_vocab_size() + 3,
+        "hidden_size": 128,
+        "intermediate_size": 180,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "partial_rotary_factor": 0.5,
+        "rope_theta": 10000.0,
+        "rope_scaling": {"type": "default", "mrope_section": [1, 1, 2]},
+        "attention_bias": True,
+        "hidden_act": "silu",
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "eos_token_id": [ids["<|endoftext|>"], ids["<|user|>"]],
+        "pad_token_id": ids["<|endoftext|>"],
+    }
+    return {
+        "architectures": ["Glm4vForConditionalGeneration"],
+        "model_type": "glm4v",
+        "image_start_token_id": ids["<|begin_of_image|>"],
+        "image_end_token_id": ids["<|end_of_image|>"],
+        "video_start_token_id": ids["<|begin_of_video|>"],
+        "video_end_token_id": ids["<|end_of_video|>"],
+        "image_token_id": ids["<|image|>"],
+        "video_token_id": ids["<|video|>"],
+        "tie_word_embeddings": False,
+        "text_config": {**sizes, **text},
+        "vision_config": vision,
+    }
+
+
+def save_glm4v(folder: Path, layout: Layout = Layout(), *, seed: int = 0) -> SavedModel:
+    """Write a small random GLM-4.1V checkpoint with tokenizer, chat template and processor."""
+    tokenizer = make_tokenizer(GLM_SPECIAL_TOKENS)
+    raw = glm4v_config(tokenizer)
+    config = Glm4vConfig(**json.loads(json.dumps(raw)))
+    reference = Glm4vForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
+    randomise(reference, seed, layout.dtype)
+    folder.mkdir(parents=True, exist_ok=True)
+    if layout.config == "nested":
+        config.save_pretrained(folder)
+    else:
+        write_json(folder / "config.json", raw)
+    tensors = {name: tensor.to(layout.dtype) for name, tensor in reference.state_dict().items()}
+    save_weights(folder, tensors, layout.num_shards)
+    write_json(folder / "generation_config.json", {"eos_token_id": raw["text_config"]["eos_token_id"]})
+    write_json(folder / "preprocessor_config.json", GLM_IMAGE_PROCESSOR)
     return SavedModel(folder, reference)
 
 

@@ -13,7 +13,10 @@ from chiasm.layers.patch_embedding import PixelNormalisation
 from chiasm.models.entry import ModelEntry
 from chiasm.schema.facts import ModelFacts
 
-_FAMILIES = {"qwen2_5_vl": "chiasm.models.qwen2_5_vl"}
+_FAMILIES = {
+    "glm4v": "chiasm.models.glm4v",
+    "qwen2_5_vl": "chiasm.models.qwen2_5_vl",
+}
 
 
 def find_entry(model_type: str) -> ModelEntry[Any]:

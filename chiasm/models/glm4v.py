@@ -1,0 +1,481 @@
+"""GLM-4V: GLM-4.1V, whose language model is GLM-4, and GLM-4.5V, a mixture of experts; both have the same tower.
+
+Shapes: n rows of a packed batch (patches in the tower, tokens in the language model), d hidden size, D head size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chiasm.errors import UserError
+from chiasm.layers.attention import SegmentAttention
+from chiasm.layers.decoder import DecoderShape, SandwichDecoderLayer
+from chiasm.layers.embedding import OutputProjection, VocabEmbedding
+from chiasm.layers.linear import BlockConvolution, RowParallelLinear
+from chiasm.layers.mlp import GatedMLP
+from chiasm.layers.norm import LayerNorm, RMSNorm
+from chiasm.layers.patch_embedding import PatchEmbedding, PixelNormalisation
+from chiasm.layers.shards import HeadShard, check_text_heads, check_vision_heads, split_heads
+from chiasm.layers.weight import Part, Placement, Weight
+from chiasm.models.blocks import (
+    grid_rope_positions,
+    known_token_ids,
+    piece_positions,
+    read_config,
+    read_normalisation,
+    read_patch_processor,
+    require_positive,
+    require_setting,
+    unit_segments,
+)
+from chiasm.models.entry import BuildContext, DeepFeatures, ModelEntry, RopePositions
+from chiasm.ops.paged_attention import KVCache, PagedBatch
+from chiasm.ops.rope import Rotation, grid_rotation, inverse_frequencies, multimodal_rotation
+from chiasm.ops.segments import Segments, SharedRows
+from chiasm.schema.facts import EncoderShape, ModelFacts
+from chiasm.schema.media import MediaItem, PatchProcessorSpec
+from chiasm.vision.units import Piece
+
+# --------------------------------------------------------------------------------------------------------------------
+# Config. Names and defaults are those of config.json and of transformers.
+
+
+class VisionConfig(msgspec.Struct, frozen=True):
+    """The tower. Its MLPs are as wide as a feature row, and ``intermediate_size`` is the merger's."""
+
+    depth: int = 24
+    hidden_size: int = 1536
+    hidden_act: str = "silu"
+    attention_bias: bool = False
+    num_heads: int = 12
+    in_channels: int = 3
+    image_size: int = 336
+    patch_size: int = 14
+    rms_norm_eps: float = 1e-5
+    spatial_merge_size: int = 2
+    temporal_patch_size: int = 2
+    out_hidden_size: int = 4096
+    intermediate_size: int = 13696
+    rope_parameters: dict[str, Any] = {}
+
+    @property
+    def head_dim(self) -> int:
+        """Size of an attention head."""
+        return self.hidden_size // self.num_heads
+
+    @property
+    def table_side(self) -> int:
+        """Side of the table of position embeddings in patches."""
+        return self.image_size // self.patch_size
+
+    @property
+    def block_rows(self) -> int:
+        """Patches in a merge block."""
+        return self.spatial_merge_size**2
+
+
+class TextConfig(msgspec.Struct, frozen=True):
+    """GLM-4; the first three are found in more than one place and put here."""
+
+    rope_theta: float
+    partial_rotary_factor: float
+    mrope_section: tuple[int, int, int]
+    vocab_size: int = 151552
+    hidden_size: int = 4096
+    intermediate_size: int = 13696
+    num_hidden_layers: int = 40
+    num_attention_heads: int = 32
+    num_key_value_heads: int = 2
+    head_size: int | None = msgspec.field(default=None, name="head_dim")
+    hidden_act: str = "silu"
+    max_position_embeddings: int = 32768
+    rms_norm_eps: float = 1e-5
+    attention_bias: bool = True
+    eos_token_id: int | tuple[int, ...] = ()
+
+    @property
+    def head_dim(self) -> int:
+        """Size of an attention head."""
+        return self.head_size or self.hidden_size // self.num_attention_heads
+
+    @property
+    def rotary_dim(self) -> int:
+        """Elements of a head that are rotated."""
+        return int(self.head_dim * self.partial_rotary_factor)
+
+
+class JoinedConfig(msgspec.Struct, frozen=True):
+    """Tokens that bracket and stand for media, and whether input and output embeddings are one."""
+
+    image_token_id: int = 151343
+    video_token_id: int = 151344
+    image_start_token_id: int = 151339
+    image_end_token_id: int = 151340
+    video_start_token_id: int = 151341
+    video_end_token_id: int = 151342
+    tie_word_embeddings: bool = False
+
+
+@dataclass(frozen=True)
+class Config:
+    """All of ``config.json`` that the model reads."""
+
+    model_type: str
+    vision: VisionConfig
+    text: TextConfig
+    joined: JoinedConfig
+
+
+def parse_config(raw: dict[str, Any]) -> Config:
+    """Read ``config.json``.
+
+    Raises:
+        UserError: for values that are not supported or contradict each other.
+    """
+    text = raw.get("text_config") or raw
+    rope = text.get("rope_scaling") or text.get("rope_parameters") or {}
+    placed = {
+        "rope_theta": rope.get("rope_theta") or text.get("rope_theta") or 10000.0,
+        "partial_rotary_factor": rope.get("partial_rotary_factor") or text.get("partial_rotary_factor") or 1.0,
+        "mrope_section": rope.get("mrope_section") or (8, 12, 12),
+    }
+    tied = bool(raw.get("tie_word_embeddings") or text.get("tie_word_embeddings"))
+    # Null means a key-value head for each query head.
+    heads = {"num_key_value_heads": text.get("num_key_value_heads", 2) or text.get("num_attention_heads")}
+    config = Config(
+        model_type=raw["model_type"],
+        vision=read_config(raw.get("vision_config") or {}, VisionConfig, "vision_config"),
+        text=read_config({**text, **placed, **heads}, TextConfig, "text_config"),
+        joined=read_config({**raw, "tie_word_embeddings": tied}, JoinedConfig, "config.json"),
+    )
+    rope_type = rope.get("rope_type") or rope.get("type") or "default"
+    require_setting("text config", "rope_type", rope_type, ["default"])
+    _check_vision(config)
+    _check_text(config.text)
+    return config
+
+
+def _check_vision(config: Config) -> None:
+    vision = config.vision
+    require_setting("vision_config", "hidden_act", vision.hidden_act, ["silu"])
+    require_setting("vision_config", "attention_bias", vision.attention_bias, [False])
+    require_setting("vision_config", "in_channels", vision.in_channels, [3])
+    require_setting("vision_config", "out_hidden_size", vision.out_hidden_size, [config.text.hidden_size])
+    require_positive("vision_config", vision, ("depth", "hidden_size", "num_heads", "patch_size", "table_side"))
+    if vision.hidden_size % vision.num_heads:
+        raise UserError(
+            f"hidden_size={vision.hidden_size} of the checkpoint's vision_config does not divide by "
+            f"num_heads={vision.num_heads}.",
+            param="model",
+        )
+
+
+def _check_text(text: TextConfig) -> None:
+    require_setting("text config", "hidden_act", text.hidden_act, ["silu"])
+    require_positive("text config", text, ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads"))
+    if text.num_attention_heads % text.num_key_value_heads:
+        raise UserError(
+            f"num_attention_heads={text.num_attention_heads} of the checkpoint's config does not divide by "
+            f"num_key_value_heads={text.num_key_value_heads}.",
+            param="model",
+        )
+    if sum(text.mrope_section) * 2 != text.rotary_dim:
+        raise UserError(
+            f"mrope_section={list(text.mrope_section)} of the checkpoint's config does not add up to half of what is "
+            f"rotated of a head, {text.rotary_dim // 2}.",
+            param="model",
+        )
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Tower
+
+
+class _PositionEmbedding(nn.Module):
+    """A square table of embeddings that is stretched over a unit's grid by bicubic interpolation; never sharded."""
+
+    def __init__(self, config: VisionConfig, placement: Placement) -> None:
+        super().__init__()
+        self.side = config.table_side
+        shape = (self.side**2, config.hidden_size)
+        self.weight = Weight(shape, {"": Part.whole(*shape)}, placement.dtype, placement.device)
+
+    def forward(self, positions: Tensor, sizes: Tensor) -> Tensor:
+        """Embeddings of patches, by their positions in grids of these sizes.
+
+        Args:
+            positions: LongTensor [n, 2], row and column of each patch.
+            sizes: LongTensor [n, 2], rows and columns of its grid.
+
+        Returns:
+            [n, d].
+        """
+        wide = torch.promote_types(self.weight.dtype, torch.float32)
+        table = self.weight.to(wide).T.unflatten(1, (1, self.side, self.side)).transpose(0, 1)  # [1, d, side, side]
+        points = (positions + 0.5) / sizes * 2 - 1  # the centres of patches, where a grid is from -1 to 1
+        across = points.flip(1).to(wide)[None, :, None]  # [1, n, 1, 2], column before row
+        sampled = F.grid_sample(table, across, mode="bicubic", padding_mode="border", align_corners=False)
+        return sampled[0, :, :, 0].T.to(self.weight.dtype)
+
+
+class _Block(nn.Module):
+    """One layer of the tower."""
+
+    def __init__(self, config: VisionConfig, heads: HeadShard, placement: Placement) -> None:
+        super().__init__()
+        size, eps = config.hidden_size, config.rms_norm_eps
+        self.norm1 = RMSNorm(size, eps, placement)
+        self.attn = SegmentAttention(size, heads, bias=False, placement=placement)
+        self.norm2 = RMSNorm(size, eps, placement)
+        self.mlp = GatedMLP(size, config.out_hidden_size, bias=False, placement=placement)
+
+    def forward(self, x: Tensor, rotation: Rotation, segments: Segments) -> Tensor:
+        """[n, d] -> [n, d]."""
+        x = x + self.attn(self.norm1(x), rotation, segments)
+        out: Tensor = x + self.mlp(self.norm2(x))
+        return out
+
+
+class _Merger(nn.Module):
+    """From the outputs of the downsampling, which are sharded, to feature rows of the language model."""
+
+    def __init__(self, config: VisionConfig, placement: Placement) -> None:
+        super().__init__()
+        size = config.out_hidden_size
+        self.proj = RowParallelLinear(size, size, bias=False, placement=placement)
+        self.post_projection_norm = LayerNorm(size, 1e-5, placement)
+        self.mlp = GatedMLP(size, config.intermediate_size, bias=False, placement=placement)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[blocks, this rank's share of a feature] -> [blocks, feature size]."""
+        features: Tensor = self.mlp(F.gelu(self.post_projection_norm(self.proj(x))))
+        return features
+
+
+class Tower(nn.Module):
+    """Encodes packed units. It knows nothing of ranks beyond the group of its placement."""
+
+    def __init__(self, config: VisionConfig, normalisation: PixelNormalisation, placement: Placement) -> None:
+        super().__init__()
+        self.merge_size = config.spatial_merge_size
+        theta = config.rope_parameters.get("rope_theta") or 10000.0
+        self.frequencies = inverse_frequencies(config.head_dim // 2, theta, placement.device)
+        size, eps = config.hidden_size, config.rms_norm_eps
+        kernel = (config.temporal_patch_size, config.patch_size, config.patch_size)
+        self.patch_embed = PatchEmbedding((size, config.in_channels, *kernel), normalisation, placement, bias=True)
+        self.post_conv_layernorm = RMSNorm(size, eps, placement)
+        self.embeddings = _PositionEmbedding(config, placement)
+        heads = split_heads(config.num_heads, config.num_heads, config.head_dim, placement.group)
+        self.blocks = nn.ModuleList(_Block(config, heads, placement) for _ in range(config.depth))
+        self.post_layernorm = RMSNorm(size, eps, placement)
+        self.downsample = BlockConvolution(size, config.out_hidden_size, self.merge_size, placement=placement)
+        self.merger = _Merger(config, placement)
+
+    def forward(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
+        """uint8 [n, bytes of a patch] -> [n / 4, feature size]; see ``VisionLanguageModel.encode_vision``."""
+        units = unit_segments(pieces, shared)
+        positions = piece_positions(pieces, self.merge_size, pixels.device)
+        rotation = grid_rotation(positions, self.frequencies)
+        x = self.post_conv_layernorm(self.patch_embed(pixels))
+        x = x + self.embeddings(positions, _grid_sizes(pieces, pixels.device))
+        for block in self.blocks:
+            x = block(x, rotation, units)
+        features: Tensor = self.merger(self.downsample(self.post_layernorm(x)))
+        return features
+
+
+def _grid_sizes(pieces: Sequence[Piece], device: torch.device) -> Tensor:
+    """LongTensor [n, 2], rows and columns of the grid that each row of packed pieces belongs to."""
+    grids = torch.tensor([piece.grid for piece in pieces], dtype=torch.int64).view(-1, 2)
+    return grids.repeat_interleave(torch.tensor([piece.num_rows for piece in pieces]), dim=0).to(device)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Language model
+
+
+class TextModel(nn.Module):
+    """GLM-4, with rotary positions in time, height and width."""
+
+    def __init__(self, config: TextConfig, placement: Placement) -> None:
+        super().__init__()
+        self.mrope_section = config.mrope_section
+        self.frequencies = inverse_frequencies(config.rotary_dim, config.rope_theta, placement.device)
+        self.heads = split_heads(
+            config.num_attention_heads, config.num_key_value_heads, config.head_dim, placement.group
+        )
+        self.embed_tokens = VocabEmbedding(config.vocab_size, config.hidden_size, placement)
+        self.layers = nn.ModuleList(
+            _build_layer(config, self.heads, placement) for _ in range(config.num_hidden_layers)
+        )
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, placement)
+
+    def forward(self, embeds: Tensor, positions: Tensor, caches: Sequence[KVCache], batch: PagedBatch) -> Tensor:
+        """[n, d] and LongTensor [3, n] -> [n, d]."""
+        rotation = multimodal_rotation(positions, self.frequencies, self.mrope_section)
+        rotation = rotation._replace(pairing="neighbours").to(embeds.dtype)
+        x = embeds
+        for layer, cache in zip(self.layers, caches, strict=True):
+            x = layer(x, rotation, cache, batch)
+        normed: Tensor = self.norm(x)
+        return normed
+
+
+def _build_layer(config: TextConfig, heads: HeadShard, placement: Placement) -> nn.Module:
+    shape = DecoderShape(
+        config.hidden_size, config.intermediate_size, heads, config.rms_norm_eps, qkv_bias=config.attention_bias
+    )
+    mlp = GatedMLP(config.hidden_size, config.intermediate_size, bias=False, placement=placement, fused=True)
+    return SandwichDecoderLayer(shape, placement, mlp)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Joined model
+
+
+class Glm4v(nn.Module):
+    """The joined model; see ``VisionLanguageModel``."""
+
+    def __init__(self, config: Config, context: BuildContext) -> None:
+        super().__init__()
+        self.merge_size = config.vision.spatial_merge_size
+        self.num_layers = config.text.num_hidden_layers
+        self.head_dim = config.text.head_dim
+        self.hidden_size = config.text.hidden_size
+        self.visual = Tower(config.vision, context.normalisation, context.vision)
+        self.language_model = TextModel(config.text, context.text)
+        self.num_kv_heads = self.language_model.heads.num_kv_heads
+        tied = self.language_model.embed_tokens if config.joined.tie_word_embeddings else None
+        self.lm_head = OutputProjection(config.text.vocab_size, config.text.hidden_size, context.text, tied)
+
+    def embed_tokens(self, ids: Tensor) -> Tensor:
+        """LongTensor [n] -> [n, d]."""
+        rows: Tensor = self.language_model.embed_tokens(ids)
+        return rows
+
+    def encode_vision(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
+        """uint8 [patches, bytes of a patch] -> [tokens, d]."""
+        features: Tensor = self.visual(pixels, pieces, shared)
+        return features
+
+    def forward(
+        self,
+        embeds: Tensor,
+        positions: Tensor,
+        caches: Sequence[KVCache],
+        batch: PagedBatch,
+        deep: DeepFeatures | None = None,
+    ) -> Tensor:
+        """[n, d] and LongTensor [3, n] -> [n, d]."""
+        assert deep is None
+        hidden: Tensor = self.language_model(embeds, positions, caches, batch)
+        return hidden
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """[m, d] -> float32 [m, vocabulary]."""
+        logits: Tensor = self.lm_head(hidden)
+        return logits
+
+    def rope_positions(self, num_tokens: int, items: Sequence[MediaItem]) -> RopePositions:
+        """Positions of a prompt in time, height and width."""
+        return grid_rope_positions(num_tokens, items, self.merge_size)
+
+    def finish_loading(self) -> None:
+        """Fold the normalisation of pixels into the patch embedding."""
+        self.visual.patch_embed.fold_normalisation()
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Processor, names of weights, entry
+
+
+def read_facts(config: Config, processor: dict[str, Any], generation: dict[str, Any]) -> ModelFacts:
+    """Facts for the processes without tensors."""
+    tokens, vision = config.joined, config.vision
+    eos = generation.get("eos_token_id")
+    eos = config.text.eos_token_id if eos is None else eos
+    patches = PatchProcessorSpec(
+        patch_size=vision.patch_size,
+        merge_size=vision.spatial_merge_size,
+        temporal_patch_size=vision.temporal_patch_size,
+        min_pixels=112 * 112,
+        max_pixels=28 * 28 * 15000,
+    )
+    media_token_ids = (
+        tokens.image_start_token_id,
+        tokens.image_end_token_id,
+        tokens.image_token_id,
+        tokens.video_start_token_id,
+        tokens.video_end_token_id,
+        tokens.video_token_id,
+    )
+    return ModelFacts(
+        model_type=config.model_type,
+        vocab_size=config.text.vocab_size,
+        max_position_embeddings=config.text.max_position_embeddings,
+        eos_token_ids=known_token_ids(eos, config.text.vocab_size),
+        image_token_id=tokens.image_token_id,
+        media_token_ids=known_token_ids(media_token_ids, config.text.vocab_size),
+        processor=read_patch_processor(processor, patches),
+        encoder=_encoder_shape(config.vision),
+    )
+
+
+def _encoder_shape(vision: VisionConfig) -> EncoderShape:
+    patch_bytes = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
+    feature = vision.out_hidden_size
+    merger = feature * (feature + 3 * vision.intermediate_size) // vision.block_rows
+    return EncoderShape(
+        hidden_size=vision.hidden_size,
+        intermediate_size=feature,
+        mlp_matrices=3,
+        num_layers=vision.depth,
+        num_full_attention_layers=vision.depth,
+        num_heads=vision.num_heads,
+        feature_size=feature,
+        merge_size=vision.spatial_merge_size,
+        outer_flops=2 * (vision.hidden_size * (patch_bytes + feature) + merger),
+    )
+
+
+def check_sharding(config: Config, text_size: int, vision_size: int) -> None:
+    """Refuse numbers of ranks that the heads do not divide by."""
+    check_text_heads(config.text.num_attention_heads, config.text.num_key_value_heads, text_size)
+    check_vision_heads(config.vision.num_heads, vision_size)
+
+
+# Checkpoints have "visual." and "model.", or both below "model.", whichever class of transformers wrote them.
+_RENAMES = (
+    (r"^model\.visual\.", "visual."),
+    (r"^model\.(?:language_model\.)?", "language_model."),
+    (r"^visual\.patch_embed\.proj\.", "visual.patch_embed."),
+    (r"^visual\.embeddings\.position_embedding\.", "visual.embeddings."),
+    (r"^visual\.merger\.((?:gate|up|down)_proj)\.", r"visual.merger.mlp.\1."),
+)
+
+
+def module_name(name: str, config: Config) -> str | None:
+    """Name of a weight in this file for a checkpoint tensor; None for a copy of the tied embeddings."""
+    if name == "lm_head.weight" and config.joined.tie_word_embeddings:
+        return None
+    for pattern, replacement in _RENAMES:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+MODEL = ModelEntry(
+    parse_config=parse_config,
+    facts=read_facts,
+    normalisation=read_normalisation,
+    check_sharding=check_sharding,
+    build=Glm4v,
+    module_name=module_name,
+)
