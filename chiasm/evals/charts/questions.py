@@ -169,7 +169,9 @@ def askable(subject: Subject) -> dict[_Ask, float]:
     return shares
 
 
-def ask(subject: Subject, rng: Random, count: int = 1, look_ups: float = 1.0) -> list[Question]:
+def ask(
+    subject: Subject, rng: Random, count: int = 1, look_ups: float = 1.0, yes_or_no: float = 1.0
+) -> list[Question]:
     """Questions drawn by lot.
 
     Args:
@@ -177,7 +179,9 @@ def ask(subject: Subject, rng: Random, count: int = 1, look_ups: float = 1.0) ->
         rng: where the lots come from.
         count: how many.
         look_ups: factor of the share of questions that look something up by its label or colour.
+        yes_or_no: factor of the share of comparisons and questions after presence.
     """
-    shares = {kind: share * (look_ups if kind in _LOOK_UPS else 1) for kind, share in askable(subject).items()}
+    factors = dict.fromkeys(_LOOK_UPS, look_ups) | dict.fromkeys((_compare, _presence), yes_or_no)
+    shares = {kind: share * factors.get(kind, 1) for kind, share in askable(subject).items()}
     kinds = rng.choices(list(shares), weights=list(shares.values()), k=count)
     return [kind(subject, rng) for kind in kinds]
