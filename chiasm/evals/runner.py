@@ -17,7 +17,7 @@ from chiasm.schema.sampling import SamplingParams
 
 MODES = ("weights", "data", "auto")
 NUM_RANKS = (1, 2)
-_LONGEST_ANSWER = 24
+LONGEST_ANSWER = 24
 
 
 class Setup(NamedTuple):
@@ -102,7 +102,7 @@ def run_charts_eval(
 
 def ask_all(llm: LLM, examples: Sequence[Example]) -> list[str]:
     """The model's answers, decoded greedily."""
-    sampling = SamplingParams(temperature=0, max_tokens=_LONGEST_ANSWER)
+    sampling = SamplingParams(temperature=0, max_tokens=LONGEST_ANSWER)
     outputs = llm.chat([conversation(example) for example in examples], sampling, use_tqdm=False)
     return [output.outputs[0].text for output in outputs]
 
