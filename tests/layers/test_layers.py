@@ -194,17 +194,18 @@ NORMALISATIONS = [
 
 @pytest.mark.parametrize("normalisation", NORMALISATIONS, ids=["usual", "raw bytes"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("bias", [None, random(10)], ids=["no bias", "bias"])
 def test_patch_embedding_equals_the_convolution_of_normalised_pixels(
-    normalisation: PixelNormalisation, dtype: torch.dtype
+    normalisation: PixelNormalisation, dtype: torch.dtype, bias: Tensor | None
 ) -> None:
     kernel = random(10, 3, 2, 4, 4)
     pixels = torch.randint(0, 256, (7, 3 * 2 * 4 * 4), dtype=torch.uint8)
-    layer = patch_embedding(kernel, normalisation, dtype)
+    layer = patch_embedding(kernel, normalisation, dtype, bias)
     scale, shift = (torch.tensor(values, dtype=torch.float64)[:, None] for values in (
         normalisation.scale, normalisation.shift
     ))  # fmt: skip
     normalised = (pixels.double().view(7, 3, -1) * scale + shift).view(7, 3, 2, 4, 4)
-    expected = F.conv3d(normalised, kernel, stride=(2, 4, 4)).flatten(1)
+    expected = F.conv3d(normalised, kernel, bias, stride=(2, 4, 4)).flatten(1)
     tolerance = 1e-10 if dtype == torch.float64 else 1e-5
     torch.testing.assert_close(layer(pixels).double(), expected, rtol=tolerance, atol=tolerance * 100)
 
@@ -219,8 +220,13 @@ def test_bytes_lose_nothing_in_bfloat16() -> None:
     assert layer(pixels).flatten().tolist() == list(range(-128, 128))
 
 
-def patch_embedding(kernel: Tensor, normalisation: PixelNormalisation, dtype: torch.dtype) -> PatchEmbedding:
-    layer = PatchEmbedding(tuple(kernel.shape), normalisation, Placement(SOLO, dtype, torch.device("cpu")))
+def patch_embedding(
+    kernel: Tensor, normalisation: PixelNormalisation, dtype: torch.dtype, bias: Tensor | None = None
+) -> PatchEmbedding:
+    placement = Placement(SOLO, dtype, torch.device("cpu"))
+    layer = PatchEmbedding(tuple(kernel.shape), normalisation, placement, bias=bias is not None)
     fill(layer.weight, own=kernel)
+    if bias is not None:
+        fill(layer.bias, own=bias)
     layer.fold_normalisation()
     return layer

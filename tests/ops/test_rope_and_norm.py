@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from chiasm.ops.norm import rms_norm
-from chiasm.ops.rope import Rotation, grid_rotation, inverse_frequencies, multimodal_rotation, rotate
+from chiasm.ops.rope import (
+    Rotation,
+    grid_rotation,
+    interleaved_rotation,
+    inverse_frequencies,
+    multimodal_rotation,
+    rotate,
+)
 
 
 def test_rotate_is_a_complex_product_of_half_with_half() -> None:
@@ -46,6 +53,15 @@ def test_sections_of_frequencies_follow_time_height_and_width() -> None:
     frequencies = torch.tensor([0.1, 0.2, 0.3, 0.4])
     rotation = multimodal_rotation(positions, frequencies, (1, 2, 1))
     angles = torch.tensor([[0.1, 2.0, 3.0, 40.0], [0.2, 4.0, 6.0, 80.0]])
+    torch.testing.assert_close(rotation.cos, angles.cos())
+    torch.testing.assert_close(rotation.sin, angles.sin())
+
+
+def test_interleaved_sections_take_turns_as_long_as_they_last() -> None:
+    positions = torch.tensor([[1], [10], [100]])
+    frequencies = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
+    rotation = interleaved_rotation(positions, frequencies, (4, 2, 2))
+    angles = torch.tensor([[1.0, 20.0, 300.0, 4.0, 50.0, 600.0, 7.0, 8.0]])
     torch.testing.assert_close(rotation.cos, angles.cos())
     torch.testing.assert_close(rotation.sin, angles.sin())
 

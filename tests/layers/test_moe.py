@@ -1,0 +1,77 @@
+"""Mixtures of experts: layouts of checkpoints, shares of ranks, batches of any size."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chiasm.dist.group import SOLO
+from chiasm.layers.moe import ExpertLayout, Experts, MixtureOfExperts, SoftmaxRouter
+from chiasm.layers.weight import Placement
+from tests.layers.test_layers import close, fill, placements, random
+
+NUM_EXPERTS, SIZE, INNER, NUM_CHOSEN = 6, 16, 36, 2
+LAYOUTS: tuple[ExpertLayout, ...] = ("apart", "out_in", "in_out")
+
+
+class Matrices:
+    """A router's and the experts' weights."""
+
+    def __init__(self) -> None:
+        self.router = random(NUM_EXPERTS, SIZE)
+        self.gate_up = random(NUM_EXPERTS, 2 * INNER, SIZE)
+        self.down = random(NUM_EXPERTS, SIZE, INNER)
+
+    def mixture(self, layout: ExpertLayout, placement: Placement) -> MixtureOfExperts:
+        router = SoftmaxRouter(SIZE, NUM_EXPERTS, NUM_CHOSEN, placement)
+        experts = Experts(SIZE, INNER, NUM_EXPERTS, layout, placement)
+        fill(router.weight, own=self.router)
+        if layout == "apart":
+            pairs = [matrix.chunk(2) for matrix in self.gate_up]
+            gates = {f"{index}.gate_proj": gate for index, (gate, _) in enumerate(pairs)}
+            ups = {f"{index}.up_proj": up for index, (_, up) in enumerate(pairs)}
+            fill(experts.gate_up_proj.weight, **gates, **ups)
+            fill(experts.down_proj.weight, **{f"{index}.down_proj": down for index, down in enumerate(self.down)})
+        else:
+            is_swapped = layout == "in_out"
+            fill(experts.gate_up_proj.weight, own=self.gate_up.mT if is_swapped else self.gate_up)
+            fill(experts.down_proj.weight, own=self.down.mT if is_swapped else self.down)
+        return MixtureOfExperts(router, experts)
+
+    def by_definition(self, row: Tensor) -> Tensor:
+        """[d] -> [d]."""
+        probabilities = (self.router @ row).softmax(0)
+        chosen = probabilities.argsort(descending=True)[:NUM_CHOSEN].tolist()
+        out = torch.zeros_like(row)
+        for expert in chosen:
+            gate, up = (self.gate_up[expert] @ row).chunk(2)
+            out += probabilities[expert] * (self.down[expert] @ (F.silu(gate) * up))
+        return out / probabilities[chosen].sum()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_shares_of_experts_add_up_to_their_definition(layout: ExpertLayout, size: int) -> None:
+    """36 does not divide by 5, nor are its thirds multiples of 8."""
+    matrices, x = Matrices(), random(11, SIZE)
+    computed = torch.stack([matrices.mixture(layout, placement)(x) for placement in placements(size)]).sum(0)
+    torch.testing.assert_close(computed, torch.stack([matrices.by_definition(row) for row in x]), rtol=0, atol=1e-10)
+
+
+def test_a_token_has_its_result_in_any_batch() -> None:
+    matrices, x = Matrices(), random(40, SIZE)
+    layer = matrices.mixture("out_in", Placement(SOLO, torch.float64, torch.device("cpu")))
+    together = layer(x)
+    close(torch.cat([layer(rows) for rows in x.split([1, 7, 32])]), together)
+
+
+def test_probabilities_are_taken_in_float32() -> None:
+    router = SoftmaxRouter(SIZE, NUM_EXPERTS, NUM_CHOSEN, Placement(SOLO, torch.bfloat16, torch.device("cpu")))
+    fill(router.weight, own=random(NUM_EXPERTS, SIZE))
+    x = random(9, SIZE).bfloat16()
+    routing = router(x)
+    scores = F.linear(x, router.weight).float().softmax(-1).topk(NUM_CHOSEN)
+    assert torch.equal(routing.experts, scores.indices)
+    assert torch.equal(routing.weights, (scores.values / scores.values.sum(-1, keepdim=True)).bfloat16())
