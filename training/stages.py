@@ -60,8 +60,9 @@ STAGES = (
         "full facts", 2800, replace(_FINER, scope=_FULL, num_questions=0, glyph_share=0.1), 1.0, rate=(0.22, 0.1325)
     ),
     Stage("full", 400, replace(_FINER, scope=_FULL), 0.5, rate=(0.15, 0.14)),
-    Stage("asked more", 2300, replace(_FINER, scope=_FULL, num_questions=6, yes_or_no=2.5), 0.5, rate=(0.14, 0.075)),
-    Stage("end", 2100, replace(_FINER, scope=_FULL, num_questions=6, yes_or_no=2.0), 0.3, rate=(0.075, 0.001)),
+    Stage("asked more", 600, replace(_FINER, scope=_FULL, num_questions=6, yes_or_no=2.5), 0.5, rate=(0.14, 0.12304)),
+    Stage("read again", 2000, replace(_FINER, scope=_FULL, num_questions=0), 1.0, rate=(0.12, 0.08)),
+    Stage("end", 3000, replace(_FINER, scope=_FULL, num_questions=6, yes_or_no=2.0), 0.7, rate=(0.09, 0.001)),
 )
 WARM_UP = 60
 
