@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,9 +20,10 @@ from chiasm.config.engine import EncoderMode
 from chiasm.dist.group import SOLO, Group
 from chiasm.engine.runner.features import place_features
 from chiasm.layers.weight import Placement, Weight
+from chiasm.models import loader
 from chiasm.models.entry import BuildContext, VisionLanguageModel
-from chiasm.models.loader import LoadedModel, fill_model, load_model
-from chiasm.models.registry import Checkpoint
+from chiasm.models.loader import LoadedModel, fill_model, load_model, read_tensor_names
+from chiasm.models.registry import Checkpoint, find_entry
 from chiasm.ops.paged_attention import KVCache, SequenceRows, build_batch
 from chiasm.ops.segments import PendingAttention, SharedRows
 from chiasm.schema.facts import EncoderRates, EncoderShape, ModelFacts
@@ -219,6 +221,7 @@ def every_element_is_loaded_once(checkpoint: Checkpoint, text_group: Group, visi
         text=Placement(text_group, torch.float32, CPU),
         vision=Placement(vision_group, torch.float32, CPU),
         normalisation=checkpoint.normalisation,
+        tensor_names=read_tensor_names(checkpoint.folder),
     )
     with _empty_memory_is_nan():
         model = checkpoint.entry.build(checkpoint.config, context)
@@ -233,6 +236,18 @@ def every_element_is_loaded_once(checkpoint: Checkpoint, text_group: Group, visi
         )
         for (index, start, length), (other, after, _) in pairwise(taken):
             assert index != other or start + length <= after, path
+
+
+def names_and_shapes_fit(raw: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
+    """Every tensor of a checkpoint with the config ``raw`` has its place in the model, and every place a tensor."""
+    entry = find_entry(raw["model_type"])
+    config = entry.parse_config(raw)
+    placement = Placement(SOLO, torch.bfloat16, torch.device("meta"))
+    context = BuildContext(placement, placement, entry.normalisation({}), frozenset(shapes))
+    slots = loader._find_slots(entry.build(config, context))
+    targets = {entry.module_name(name, config): shape for name, shape in shapes.items()}
+    targets.pop(None, None)
+    assert targets == {name: weight.parts[part].source_shape for name, (weight, part) in slots.items()}
 
 
 @contextmanager
@@ -428,6 +443,9 @@ def encode_on_rank(
         dtype: of the weights.
         unreadable: (rank, unit key) of pixels that can't be read.
         failing: ranks whose second full-attention layer fails.
+
+    Raises:
+        AssertionError: if the encoder reports an error and none was asked for.
     """
     is_sharded = any(not assignment.shares for assignment in plan.assignments)
     loaded = load_model(folder, dtype=dtype, device=CPU, vision_group=group if is_sharded else SOLO)
@@ -453,13 +471,27 @@ def encode_on_rank(
         dtype=dtype,
         packs_units=False,
     )
-    with torch.inference_mode():
+    with torch.inference_mode(), _errors_of("chiasm.vision.encode") as errors:
         encoded = encoder.encode(plan)
+    assert not errors or unreadable or failing, errors
     storage = {key: features.untyped_storage().nbytes() for key, features in encoded.features.items()}
     num_weights = sum(weight.numel() for weight in loaded.model.visual.parameters())
     return EncodedOnRank(
         dict(encoded.features), storage, rows_read, encoded.failed, encoded.exchanged_bytes, num_weights
     )
+
+
+@contextmanager
+def _errors_of(logger: str) -> Iterator[list[str]]:
+    """What is logged as an error meanwhile: a failure that the encoder survives would pass unseen."""
+    errors: list[str] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: errors.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger(logger).addHandler(handler)
+    try:
+        yield errors
+    finally:
+        logging.getLogger(logger).removeHandler(handler)
 
 
 def _fail_in_layer(model: VisionLanguageModel, layer: int) -> Encoder:

@@ -123,6 +123,8 @@ def _serve(connection: Connection) -> None:
 def _answer(call: _Call) -> tuple[bool, Any]:
     try:
         group: Group = init_world(call.rank, call.size, call.store, torch.device("cpu"), timeout_seconds=call.timeout)
+        # A rank that is done before the others are connected would close its connections in their face.
+        group.all_reduce(torch.zeros(1))
         return True, call.function(group, *call.arguments)
     except Exception:
         return False, traceback.format_exc()

@@ -113,18 +113,23 @@ class Group:
         if self.size == 1:
             return local
         gathered = local.new_empty(sum(counts), *local.shape[1:])
-        slices = torch.split(gathered, list(counts))
-        slices[self.rank].copy_(local)
-        # A broadcast per owner, not an all-gather: gloo refuses an uneven one, and a lone owner needs no other.
-        pending = [
-            dist.broadcast(rows, group=self._process_group, group_src=owner, async_op=True)
-            for owner, rows in enumerate(slices)
-            if rows.shape[0]
-        ]
-        for work in pending:
-            assert work is not None
-            work.wait()
+        owners = [rank for rank, count in enumerate(counts) if count]
+        if len(owners) == 1:
+            if self.rank == owners[0]:
+                gathered.copy_(local)
+            dist.broadcast(gathered, group=self._process_group, group_src=owners[0])
+        elif owners:
+            self._all_gather_uneven(gathered, local, list(counts))
         return gathered
+
+    def _all_gather_uneven(self, gathered: Tensor, local: Tensor, counts: list[int]) -> None:
+        """Fill ``gathered`` in one collective; an all-to-all, since gloo refuses an uneven all-gather."""
+        if dist.get_backend(self._process_group) == "nccl":
+            dist.all_to_all(list(gathered.split(counts)), [local] * self.size, group=self._process_group)
+            return
+        # gloo takes one buffer only, with a copy of the rows for each rank.
+        outgoing = local.repeat(self.size, *[1] * (local.dim() - 1))
+        dist.all_to_all_single(gathered, outgoing, counts, [len(local)] * self.size, group=self._process_group)
 
 
 SOLO = Group()

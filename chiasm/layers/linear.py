@@ -129,8 +129,8 @@ class QKVLinear(_ColumnSharded):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[n, in] -> q [n, H, D], k [n, Hkv, D] and v [n, Hkv, D] of this rank's heads."""
         heads = self.heads
-        packed = self.project(x).view(x.shape[0], -1, heads.head_dim)
         kv_start, v_start = heads.num_heads, heads.num_heads + heads.num_kv_heads
+        packed = self.project(x).view(x.shape[0], v_start + heads.num_kv_heads, heads.head_dim)
         return packed[:, :kv_start], packed[:, kv_start:v_start], packed[:, v_start:]
 
 
@@ -169,6 +169,11 @@ class RowParallelLinear(nn.Module):
         if bias:
             whole = {"": Part.whole(out_features)}
             self.bias = Weight((out_features,), whole, placement.dtype, placement.device)
+
+    def own_part(self, x: Tensor) -> Tensor:
+        """[n, in of this rank] -> [n, out], this rank's part of the sum over the ranks; without a bias."""
+        assert self.bias is None
+        return F.linear(x, self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """[n, in of this rank] -> [n, out]."""

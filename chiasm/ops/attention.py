@@ -32,6 +32,8 @@ def segment_attention(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scale
     outputs = [_attend_run(q, k, v, run, scale) for run in segments.runs]
     if pending is not None:
         outputs.insert(0, pending.finish(scale))
+    if not outputs:  # a rank without rows, which takes part in a layer all the same
+        return q
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
-from chiasm.schema.media import PatchProcessorSpec
+from chiasm.schema.media import PatchProcessorSpec, VideoProcessorSpec
 
 
 class EncoderShape(msgspec.Struct, frozen=True):
@@ -71,6 +73,44 @@ class EncoderRates(msgspec.Struct, frozen=True):
     can_overlap: bool
     packs_units: bool
 
+    @property
+    def are_sane(self) -> bool:
+        """Whether plans can be made by them: work takes time, nothing takes less than none or more than an hour."""
+        work = (self.seconds_per_flop, self.seconds_per_attention_flop)
+        others = (self.seconds_per_pass, self.seconds_per_exchange, self.seconds_per_byte)
+        return all(0 < value < 1 for value in work) and all(0 <= value < 3600 for value in others)
+
+
+class SliceForm(msgspec.Struct, frozen=True):
+    """How each slice of a video stands in a prompt where slices are apart.
+
+    Attributes:
+        before: text in front of a slice's placeholders. Special tokens in it mean themselves; ``{seconds}`` is the
+            slice's time with any format of a float, ``{whole_seconds}`` the same without its fraction.
+        after: text behind them, likewise.
+        token_id: the placeholder of one of its tokens.
+        time: when a slice is: its "first" frame's time, or the "middle" between its first and its last.
+    """
+
+    before: str
+    after: str
+    token_id: int
+    time: Literal["first", "middle"]
+
+
+class VideoFacts(msgspec.Struct, frozen=True):
+    """How a model takes videos.
+
+    Attributes:
+        token_id: the placeholder of a video in a template's text.
+        processor: which frames are taken, and how they become patches.
+        slices: how its slices stand in the prompt; None where the placeholder is repeated for all of them together.
+    """
+
+    token_id: int
+    processor: VideoProcessorSpec
+    slices: SliceForm | None = None
+
 
 class ModelFacts(msgspec.Struct, frozen=True):
     """Facts of a checkpoint that a family's file derives from its config.
@@ -84,6 +124,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
         media_token_ids: every token that only the engine may put into a prompt (placeholders and their brackets).
         processor: how images become patches.
         encoder: shapes of the vision tower.
+        video: how it takes videos; None if it takes none.
     """
 
     model_type: str
@@ -94,3 +135,10 @@ class ModelFacts(msgspec.Struct, frozen=True):
     media_token_ids: tuple[int, ...]
     processor: PatchProcessorSpec
     encoder: EncoderShape
+    video: VideoFacts | None = None
+
+    @property
+    def max_unit_tokens(self) -> int:
+        """A bound on the tokens of one image or one slice of a video."""
+        slices = [self.video.processor.patches] if self.video else []
+        return max(spec.max_tokens for spec in (self.processor, *slices))

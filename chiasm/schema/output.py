@@ -49,11 +49,12 @@ class EngineStats(msgspec.Struct, frozen=True):
         prefix_hits: of these, found.
         encoder_queries: units needed so far.
         encoder_hits: of these, found in the encoder cache.
-        processor_queries: images looked for in the processor cache so far.
+        processor_queries: items looked for in the processor cache so far.
         processor_hits: of these, found there or in the making.
         units_encoded: so far.
         steps: so far.
         encoder_seconds: total encoder time of each rank so far.
+        encoder_exchanged_bytes: received by each rank within layers of the tower so far, for cut units.
         encoder_makespan: total seconds from the start of a step's encoding to its last feature on every rank so far.
         encoder_predicted: the same, as the cost model predicted it.
         plan_reasons: how often each placement reason was given.
@@ -75,6 +76,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     units_encoded: int = 0
     steps: int = 0
     encoder_seconds: tuple[float, ...] = ()
+    encoder_exchanged_bytes: tuple[int, ...] = ()
     encoder_makespan: float = 0.0
     encoder_predicted: float = 0.0
     plan_reasons: dict[str, int] = {}
@@ -131,6 +133,7 @@ class RequestOutput(msgspec.Struct):
         finished: whether all answers have ended.
         num_cached_tokens: prompt tokens taken from the prefix cache.
         num_image_tokens: prompt tokens that are placeholders of images.
+        num_video_tokens: prompt tokens that are placeholders of videos.
     """
 
     request_id: str
@@ -140,3 +143,4 @@ class RequestOutput(msgspec.Struct):
     finished: bool
     num_cached_tokens: int = 0
     num_image_tokens: int = 0
+    num_video_tokens: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
@@ -40,8 +40,9 @@ class ServerMetrics:
         self.request_success = Counter(
             "chiasm:request_success", "Answers that ended, by reason.", ["finished_reason"], registry=self.registry
         )
-        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens, those of images included.")
+        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens, those of media included.")
         self.image_tokens = self._counter("prompt_image_tokens", "Prompt tokens that stand for images.")
+        self.video_tokens = self._counter("prompt_video_tokens", "Prompt tokens that stand for videos.")
         self.generation_tokens = self._counter("generation_tokens", "Generated tokens.")
         self.admission_rejections = self._counter("admission_rejections", "Requests refused because of load.")
         self.registry.register(_EngineCollector(engine))
@@ -86,6 +87,7 @@ class RequestWatch:
             metrics.time_to_first_token.observe(now - self._arrival)
             metrics.prompt_tokens.inc(len(output.prompt_token_ids))
             metrics.image_tokens.inc(output.num_image_tokens)
+            metrics.video_tokens.inc(output.num_video_tokens)
         for answer in output.outputs:
             if answer.index in self._last_output:
                 metrics.inter_token_latency.observe(now - self._last_output[answer.index])
@@ -105,14 +107,20 @@ class _EngineCollector(Collector):
         stats = self._engine.stats
         yield from _gauges(stats)
         yield from _counters(stats)
-        seconds = CounterMetricFamily("chiasm:encoder_seconds", "Time in the vision encoder.", labels=["rank"])
-        for rank, value in enumerate(stats.encoder_seconds):
-            seconds.add_metric([str(rank)], value)
-        yield seconds
+        yield _by_rank("encoder_seconds", "Time in the vision encoder.", stats.encoder_seconds)
+        text = "Received by a rank within the vision encoder, for units cut by rows."
+        yield _by_rank("encoder_exchanged_bytes", text, stats.encoder_exchanged_bytes)
         reasons = CounterMetricFamily("chiasm:encoder_plans", "Plans of the encoder's work.", labels=["reason"])
         for reason, count in stats.plan_reasons.items():
             reasons.add_metric([reason], count)
         yield reasons
+
+
+def _by_rank(name: str, text: str, values: Iterable[float]) -> Metric:
+    family = CounterMetricFamily(f"chiasm:{name}", text, labels=["rank"])
+    for rank, value in enumerate(values):
+        family.add_metric([str(rank)], value)
+    return family
 
 
 def _gauges(stats: EngineStats) -> Iterator[Metric]:
@@ -134,8 +142,8 @@ def _counters(stats: EngineStats) -> Iterator[Metric]:
         ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.prefix_hits),
         ("mm_cache_queries", "Vision units looked up in the encoder cache.", stats.encoder_queries),
         ("mm_cache_hits", "Vision units found in the encoder cache.", stats.encoder_hits),
-        ("mm_processor_cache_queries", "Images looked up in the processor cache.", stats.processor_queries),
-        ("mm_processor_cache_hits", "Images found in the processor cache.", stats.processor_hits),
+        ("mm_processor_cache_queries", "Items looked up in the processor cache.", stats.processor_queries),
+        ("mm_processor_cache_hits", "Items found in the processor cache.", stats.processor_hits),
         ("encoder_units", "Vision units encoded.", stats.units_encoded),
         (
             "encoder_makespan_seconds",

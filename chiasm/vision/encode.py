@@ -113,6 +113,7 @@ class UnitEncoder:
 
     def encode(self, plan: VisionPlan) -> EncodedUnits:
         """Encode a plan's units; every rank of the group calls it with the same plan."""
+        assert len({unit.key for unit in plan.units}) == len(plan.assignments), "a unit is encoded once"
         start = time.perf_counter()
         timeline = Timeline()
         parts = _parts_by_rank(plan, self.group.size)
@@ -199,6 +200,7 @@ class UnitEncoder:
             return self._encode_packed(pixels, exchange)
         except Exception as error:  # as above; the others still wait for this rank's rows
             _log.error("a pass with cut units failed: %s", error)
+            error.__traceback__ = None  # its frames hold the memory of the pass
             exchange.give_up(torch.empty(0, dtype=self.dtype, device=self.device))
             return self._encode_apart({part: rows for part, rows in pixels.items() if not part.is_cut})
 

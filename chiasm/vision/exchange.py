@@ -170,9 +170,11 @@ class RowExchange:
             self._pending.wait()
 
     def _start(self, outgoing: Tensor) -> None:
-        self._turn = self._turns.pop()
-        sending, receiving = (self._sizes(self._turn, is_sending=flag) for flag in (True, False))
+        turn = self._turns[-1]
+        sending, receiving = (self._sizes(turn, is_sending=flag) for flag in (True, False))
+        # It may fail for want of memory to receive into; the round is over with only once it has begun.
         self._pending = self._group.start_all_to_all(outgoing, sending, receiving)
+        self._turn = self._turns.pop()
         self.num_bytes += sum(receiving) * outgoing.itemsize
 
     def _sizes(self, turn: _Round, *, is_sending: bool) -> list[int]:

@@ -24,6 +24,7 @@ SECONDS = 2.0
 _SMALL_SIDE, _MAX_SIDE = 4, 32  # of units, in merge blocks
 _MAX_ROWS = 4096
 _MAX_REPEATS = 4
+_WARM_UPS = 3
 _SMALL_MESSAGE, _LARGE_MESSAGE = 64, 1 << 19  # elements
 
 
@@ -58,6 +59,7 @@ class Fit:
         A pass is taken as a fixed time, a time for each operation that is linear in the rows, and one for each of
         full attention. The last is measured on the attention op alone, the others on units of two sizes.
         """
+        self._warm_up()
         exchange, byte = self._link()
         attention = self._attention(0.15 * seconds)
         link = _Link(exchange, byte, attention)
@@ -88,17 +90,20 @@ class Fit:
             seconds: to measure for.
         """
         shape = self.shape
-        grid = (side * shape.merge_size, side * shape.merge_size)
-        num_rows = grid[0] * grid[1]
-        pixels = torch.zeros(num_rows, self.row_bytes, dtype=torch.uint8, device=self.device)
-        pieces = [Piece.whole(grid)]
-        took = self._time(lambda: self.encoder(pixels, pieces, None), seconds)
+        num_rows = (side * shape.merge_size) ** 2
+        took = self._time(partial(self._pass, side), seconds)
         divisor = self.group.size if self.is_sharded else 1
         known = link.attention * full_attention_flops(shape, num_rows) / divisor
         if self.is_sharded:
             num_bytes = num_rows * shape.hidden_size * self.dtype.itemsize * 2 * (divisor - 1) / divisor
             known += 2 * shape.num_layers * (link.exchange + link.byte * num_bytes)
         return _Timed(took, max(took - known, 0.5 * took), linear_flops(shape, num_rows) / divisor)
+
+    def _pass(self, side: int) -> None:
+        """Encode a square unit of ``side`` merge blocks."""
+        grid = (side * self.shape.merge_size, side * self.shape.merge_size)
+        pixels = torch.zeros(grid[0] * grid[1], self.row_bytes, dtype=torch.uint8, device=self.device)
+        self.encoder(pixels, [Piece.whole(grid)], None)
 
     def _attention(self, seconds: float) -> float:
         """Seconds per operation of the attention op, at a size that fits into the time."""
@@ -127,13 +132,20 @@ class Fit:
         outgoing = torch.zeros(sum(counts), dtype=self.dtype, device=self.device)
         self.group.start_all_to_all(outgoing, counts, counts).wait()
 
+    def _warm_up(self) -> None:
+        """Have libraries load and connections made on next to no work, so that no such time is taken for a rate."""
+        for _ in range(_WARM_UPS):
+            self._pass(1)
+            if self.group.size > 1:
+                self._exchange(_SMALL_MESSAGE)
+
     def _time(self, call: Callable[[], object], seconds: float) -> float:
         """The least of some calls' times, each the mean over the ranks, which call together and equally often.
 
-        One call warms up; if there is no time for another, it counts.
+        There are as many as fit into the time, two at the least unless one takes longer than all of it.
         """
         best = first = self._time_once(call)
-        for _ in range(min(_MAX_REPEATS, int(seconds / first) - 1)):
+        for _ in range(min(_MAX_REPEATS, max(int(seconds / first) - 1, int(first < seconds)))):
             best = min(best, self._time_once(call))
         return best
 

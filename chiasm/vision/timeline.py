@@ -10,6 +10,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from chiasm.logs import get_logger
+
+_log = get_logger(__name__)
+_FILE = "rank-{}.jsonl"
+
 
 class Span(NamedTuple):
     """A stretch of time.
@@ -41,14 +46,31 @@ class Timeline:
             self.spans.append(Span(name, start, time.perf_counter()))
 
 
-def append_spans(folder: Path, rank: int, spans: Sequence[Span]) -> None:
-    """Add a plan's spans to ``rank-N.jsonl`` in ``folder``, a line of JSON for each."""
-    lines = b"".join(msgspec.json.encode(span._asdict()) + b"\n" for span in spans)
-    with (folder / f"rank-{rank}.jsonl").open("ab") as file:
-        file.write(lines)
+class SpanLog:
+    """A file ``rank-N.jsonl`` to which a rank adds its spans, a line of JSON for each.
+
+    Args:
+        folder: where it is; None writes nothing.
+        rank: N.
+    """
+
+    def __init__(self, folder: Path | None, rank: int) -> None:
+        self._file = None if folder is None else folder / _FILE.format(rank)
+
+    def append(self, spans: Sequence[Span]) -> None:
+        """Add a plan's spans; where that fails it says so, once, and writes no more."""
+        if self._file is None:
+            return
+        lines = b"".join(msgspec.json.encode(span._asdict()) + b"\n" for span in spans)
+        try:
+            with self._file.open("ab") as file:
+                file.write(lines)
+        except OSError as error:
+            _log.warning("spans can't be written to %s any more: %s", self._file, error.strerror)
+            self._file = None
 
 
 def read_spans(folder: Path, rank: int) -> list[Span]:
-    """What ``append_spans`` wrote for a rank."""
-    lines = (folder / f"rank-{rank}.jsonl").read_bytes().splitlines()
+    """What a rank's ``SpanLog`` holds."""
+    lines = (folder / _FILE.format(rank)).read_bytes().splitlines()
     return [Span(**msgspec.json.decode(line)) for line in lines]

@@ -55,7 +55,7 @@ def test_a_second_start_reads_what_the_first_has_measured(folder: Path) -> None:
         (EngineConfig(model="m", tensor_parallel_size=2), {}),
         (EngineConfig(model="m", mm_encoder_tp_mode="weights"), {}),
         (CONFIG, {"dtype": "bfloat16 (as asked)"}),
-        (CONFIG, {"device": "cuda:0 (as asked)"}),
+        (CONFIG, {"device": "cuda:0, NVIDIA H200 (as asked)"}),
     ],
 )
 def test_what_speed_depends_on_is_measured_anew(folder: Path, config: EngineConfig, changes: dict[str, str]) -> None:
@@ -82,6 +82,34 @@ def test_a_broken_file_is_replaced(folder: Path, content: bytes) -> None:
     assert encoder_rates(CONFIG, info(10**6), executor) == RATES
     assert encoder_rates(CONFIG, info(10**6), executor) == RATES
     assert executor.num_asked == 2
+
+
+@pytest.mark.parametrize("field", ["seconds_per_flop", "seconds_per_attention_flop"])
+@pytest.mark.parametrize("value", [0.0, -1e-9, 1e300])
+def test_rates_that_no_plan_can_be_made_by_are_measured_anew(folder: Path, field: str, value: float) -> None:
+    executor = Measuring()
+    encoder_rates(CONFIG, info(10**6), executor)
+    [file] = folder.iterdir()
+    file.write_bytes(msgspec.json.encode(msgspec.structs.replace(RATES, **{field: value})))
+    assert encoder_rates(CONFIG, info(10**6), executor) == RATES
+    assert executor.num_asked == 2
+
+
+def test_the_reason_for_a_device_does_not_matter(folder: Path) -> None:
+    executor = Measuring()
+    for device in ("cpu (as asked)", "cpu (no GPU found)"):
+        encoder_rates(CONFIG, changed(info(10**6), device=device), executor)
+    assert executor.num_asked == 1
+
+
+def test_nobodys_home_costs_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("CHIASM_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", nobody)
+    assert encoder_rates(CONFIG, info(10**6), Measuring()) == RATES
 
 
 def test_a_folder_that_cannot_be_made_costs_a_measurement(folder: Path) -> None:

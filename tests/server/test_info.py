@@ -95,7 +95,7 @@ def test_metrics(server: RunningServer, engine: FakeEngine) -> None:
 def test_metrics_of_the_engine(server: RunningServer, engine: FakeEngine) -> None:
     engine.stats = EngineStats(
         num_running=3, num_waiting=2, kv_blocks=10, kv_blocks_used=5, num_preemptions=4, units_encoded=6,
-        encoder_seconds=(0.5, 0.25), plan_reasons={"one image": 7},
+        encoder_seconds=(0.5, 0.25), encoder_exchanged_bytes=(7, 8), plan_reasons={"one image": 7},
         processor_queries=9, processor_hits=8, encoder_makespan=1.5, encoder_predicted=1.25,
     )  # fmt: skip
     for name, value in (
@@ -103,6 +103,7 @@ def test_metrics_of_the_engine(server: RunningServer, engine: FakeEngine) -> Non
         ("encoder_cache_usage_perc", 0), ("num_preemptions_total", 4), ("encoder_units_total", 6),
         ("encoder_makespan_seconds_total", 1.5), ("encoder_predicted_seconds_total", 1.25),
         ("mm_processor_cache_queries_total", 9), ("mm_processor_cache_hits_total", 8),
+        ('encoder_exchanged_bytes_total{rank="1"}', 8),
         ('encoder_seconds_total{rank="1"}', 0.25), ('encoder_plans_total{reason="one image"}', 7),
     ):  # fmt: skip
         assert server.metric(f"chiasm:{name}") == value

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import count
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 
-from chiasm.dist.group import SOLO
+from chiasm.dist.group import SOLO, Group, PendingExchange
 from chiasm.models.loader import load_model
 from chiasm.schema.facts import EncoderShape, ModelFacts
 from chiasm.schema.media import PixelRef, Unit
@@ -18,7 +20,7 @@ from chiasm.schema.plan import Assignment, Exchange, Share, VisionPlan
 from chiasm.vision.encode import UnitEncoder
 from chiasm.vision.units import Piece
 from tests.checkpoints import SavedModel
-from tests.invariants import CPU, cut_plan, encode_on_rank, units_of
+from tests.invariants import CPU, EncodedOnRank, cut_plan, encode_on_rank, units_of
 from tests.prompts import Prompt, make_prompt
 from tests.ranks import RankPool
 
@@ -89,10 +91,52 @@ def test_a_rank_that_breaks_in_the_middle_of_a_pass_keeps_nobody_waiting(
     """What it shares is lost; whole units are computed all the same."""
     plan = plan_with_cut(facts, prompt, 2, exchange)
     for rank in rank_pool.run(
-        2, encode_on_rank, qwen2_5_vl.folder, [prompt], plan, torch.float32, (), failing, timeout=20
+        2, encode_on_rank, qwen2_5_vl.folder, [prompt], plan, torch.float32, (), failing, timeout=90
     ):
         assert rank.failed == {BIG}
         assert len(rank.features) == NUM_UNITS - 1
+
+
+def _without_room(group: Group, failing_call: int) -> None:
+    """Have the ``failing_call``-th exchange find no memory to receive into."""
+    start, calls = group.start_all_to_all, count(1)
+
+    def fails_once(outgoing: torch.Tensor, sending: Sequence[int], receiving: Sequence[int]) -> PendingExchange:
+        if next(calls) == failing_call:
+            raise RuntimeError("out of memory")
+        return start(outgoing, sending, receiving)
+
+    group.start_all_to_all = fails_once  # type: ignore[method-assign]
+
+
+def _encode_without_room(
+    group: Group, folder: Path, prompt: Prompt, plan: VisionPlan, failing_call: int
+) -> EncodedOnRank:
+    if group.rank == 1:
+        _without_room(group, failing_call)
+    return encode_on_rank(group, folder, [prompt], plan, torch.float32, failing=[-1])
+
+
+@pytest.mark.parametrize("failing_call", [1, 2, 3, 4])
+def test_no_memory_to_receive_into_keeps_nobody_waiting(
+    rank_pool: RankPool, qwen2_5_vl: SavedModel, facts: ModelFacts, prompt: Prompt, failing_call: int
+) -> None:
+    """In any of the two rounds of two layers."""
+    plan = plan_with_cut(facts, prompt, 2, "all-to-all")
+    for rank in rank_pool.run(2, _encode_without_room, qwen2_5_vl.folder, prompt, plan, failing_call, timeout=90):
+        assert rank.failed == {BIG}
+        assert len(rank.features) == NUM_UNITS - 1
+
+
+@pytest.mark.parametrize("exchange", ["all-gather", "all-to-all"])
+def test_a_rank_without_rows_takes_part(
+    rank_pool: RankPool, qwen2_5_vl: SavedModel, facts: ModelFacts, exchange: Exchange
+) -> None:
+    lone = make_prompt(facts, [1, (1, 24, 6)])
+    plan = cut_plan(facts.encoder, units_of([lone]), [[(0, 0.5), (2, 1.0)]], [exchange])
+    ranks = rank_pool.run(4, encode_on_rank, qwen2_5_vl.folder, [lone], plan, torch.float32)
+    assert [bool(rank.rows_read) for rank in ranks] == [True, False, True, False]
+    assert all(rank.features.keys() == {BIG} for rank in ranks)
 
 
 def test_more_ranks_than_units(rank_pool: RankPool, qwen2_5_vl: SavedModel, prompt: Prompt) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -9,8 +12,11 @@ import torch
 
 from chiasm.dist.group import SOLO, Group
 from chiasm.models.loader import load_model
+from chiasm.ops.segments import SharedRows
 from chiasm.schema.facts import EncoderRates
 from chiasm.vision.fit import Fit
+from chiasm.vision.timeline import Span, SpanLog, read_spans
+from chiasm.vision.units import Piece
 from tests.checkpoints import SavedModel
 from tests.invariants import CPU
 from tests.ranks import RankPool
@@ -22,6 +28,42 @@ def fit_on_rank(group: Group, folder: Path, is_sharded: bool) -> EncoderRates:
     row_bytes = facts.processor.row_bytes
     fit = Fit(encoder, facts.encoder, row_bytes, group, is_sharded, CPU, torch.float32, packs_units=False)
     return fit.rates(seconds=0.2)
+
+
+@pytest.mark.parametrize("slow_calls", [1, 3])
+def test_slow_first_passes_are_no_rates(qwen2_5_vl: SavedModel, slow_calls: int) -> None:
+    """Libraries that load, and connections that are made, take longer than what is measured."""
+    loaded = load_model(qwen2_5_vl.folder, dtype=torch.float32, device=CPU)
+    shape, row_bytes = loaded.facts.encoder, loaded.facts.processor.row_bytes
+
+    def rates(num_slow: int) -> EncoderRates:
+        calls = count()
+
+        def encoder(pixels: torch.Tensor, pieces: Sequence[Piece], shared: SharedRows | None) -> torch.Tensor:
+            if next(calls) < num_slow:
+                time.sleep(0.3)
+            return loaded.model.encode_vision(pixels, pieces, shared)
+
+        return Fit(encoder, shape, row_bytes, SOLO, False, CPU, torch.float32, packs_units=False).rates(seconds=0.2)
+
+    usual, slow = rates(0), rates(slow_calls)
+    assert slow.seconds_per_flop < 10 * usual.seconds_per_flop
+
+
+def test_a_log_of_spans_that_cannot_be_written_is_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = SpanLog(tmp_path / "absent", 0)
+    for _ in range(3):
+        log.append([Span("encode", 0.0, 1.0)])
+    assert len(caplog.records) == 1
+    assert not (tmp_path / "absent").exists()
+
+
+def test_spans_come_back_as_they_were_written(tmp_path: Path) -> None:
+    spans = [Span("load", 0.5, 1.0), Span("encode", 1.0, 2.5)]
+    log = SpanLog(tmp_path, 3)
+    for span in spans:
+        log.append([span])
+    assert read_spans(tmp_path, 3) == spans
 
 
 def test_one_rank_has_no_link(qwen2_5_vl: SavedModel) -> None:

@@ -42,7 +42,7 @@ def decide_capacity(config: EngineConfig, infos: Sequence[RankInfo]) -> Capacity
     most_useful = config.max_num_seqs * -(-max_model_len // config.block_size)
     num_blocks = min(num_fitting, most_useful)
     kept = round(config.mm_encoder_cache_gb * 2**30)
-    largest_item = min(infos[0].facts.processor.max_tokens, max_model_len) * poorest.feature_row_bytes
+    largest_item = min(infos[0].facts.max_unit_tokens, max_model_len) * poorest.feature_row_bytes
     memory = num_blocks * poorest.block_bytes
     cache_reason = poorest.cache_reason if num_blocks == num_fitting else "all that max_num_seqs can use"
     summary = (

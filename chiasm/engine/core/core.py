@@ -14,7 +14,7 @@ from chiasm.engine.executor.base import Executor
 from chiasm.engine.executor.inproc import InprocExecutor
 from chiasm.engine.executor.multiproc import MultiprocExecutor
 from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
-from chiasm.multimodal.bounds import bounded_spec
+from chiasm.multimodal.bounds import bounded_spec, server_video_spec
 from chiasm.schema.facts import EncoderRates
 from chiasm.schema.output import EngineStats, SequenceDelta
 from chiasm.schema.request import EngineRequest
@@ -95,9 +95,13 @@ def make_executor(config: EngineConfig, runtime_dir: Path) -> Executor:
 
 
 def _with_server_processor(info: RankInfo, config: EngineConfig) -> RankInfo:
-    """The operator's ``mm_processor_kwargs`` in place of the model's own bounds."""
-    processor = bounded_spec(info.facts.processor, config.media.mm_processor_kwargs, {})
-    return msgspec.structs.replace(info, facts=msgspec.structs.replace(info.facts, processor=processor))
+    """The operator's settings of media in place of the model's own."""
+    facts = info.facts
+    processor = bounded_spec(facts.processor, config.media.mm_processor_kwargs, {})
+    video = facts.video
+    if video is not None:
+        video = msgspec.structs.replace(video, processor=server_video_spec(video.processor, config.media))
+    return msgspec.structs.replace(info, facts=msgspec.structs.replace(facts, processor=processor, video=video))
 
 
 def _limits(config: EngineConfig, info: RankInfo, rates: EncoderRates, capacity: Capacity) -> SchedulerLimits:

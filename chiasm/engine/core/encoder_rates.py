@@ -12,6 +12,7 @@ import blake3
 import msgspec
 
 from chiasm.config.engine import EngineConfig
+from chiasm.dist.cores import num_usable_cores
 from chiasm.engine.executor.base import Executor
 from chiasm.logs import get_logger
 from chiasm.schema.facts import EncoderRates
@@ -27,19 +28,25 @@ def encoder_rates(config: EngineConfig, info: RankInfo, executor: Executor) -> E
     The file's name covers all that speed depends on: the tower's shape, device, dtype, ranks and their threads, how
     the weights are spread, the machine and torch. A file that can't be read or written costs a measurement, no more.
     """
-    file = cache_folder() / f"encoder-{_fingerprint(config, info)}.json"
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        return msgspec.json.decode(file.read_bytes(), type=EncoderRates)
+    name = f"encoder-{_fingerprint(config, info)}.json"
+    with contextlib.suppress(OSError, RuntimeError, msgspec.DecodeError):  # RuntimeError: there is no home folder
+        rates = msgspec.json.decode((cache_folder() / name).read_bytes(), type=EncoderRates)
+        if rates.are_sane:
+            return rates
     rates = executor.measure_encoder()
     try:
-        _replace(file, msgspec.json.encode(rates))
-    except OSError as error:
-        _log.warning("the encoder's rates can't be kept for the next start: %s", error.strerror)
+        _replace(cache_folder() / name, msgspec.json.encode(rates))
+    except (OSError, RuntimeError) as error:
+        _log.warning("the encoder's rates can't be kept for the next start: %s", error)
     return rates
 
 
 def cache_folder() -> Path:
-    """``$CHIASM_CACHE``, or ``chiasm`` in ``$XDG_CACHE_HOME`` or ``~/.cache``."""
+    """``$CHIASM_CACHE``, or ``chiasm`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
+
+    Raises:
+        RuntimeError: if none of them is known.
+    """
     own = os.environ.get("CHIASM_CACHE")
     if own:
         return Path(own)
@@ -50,12 +57,12 @@ def _fingerprint(config: EngineConfig, info: RankInfo) -> str:
     parts = (
         _FORMAT,
         msgspec.json.encode(info.facts.encoder).decode(),
-        info.device,
-        info.dtype,
+        info.device.partition(" (")[0],  # without the reason for it
+        info.dtype.partition(" (")[0],
         config.tensor_parallel_size,
         config.mm_encoder_tp_mode == "weights",
         os.environ.get("OMP_NUM_THREADS"),
-        os.cpu_count(),
+        num_usable_cores(),
         platform.node(),
         platform.processor(),
         version("torch"),

@@ -28,7 +28,7 @@ from chiasm.schema.wire import RankInfo
 from chiasm.vision.encode import EncodedUnits, UnitEncoder
 from chiasm.vision.fit import Fit
 from chiasm.vision.frames import units_between
-from chiasm.vision.timeline import append_spans
+from chiasm.vision.timeline import SpanLog
 
 _FAILED_UNIT = "this image could not be encoded; the server's log has the reason."
 _NOTHING = EncodedUnits({}, frozenset(), (), 0.0, (), ())
@@ -67,6 +67,8 @@ class Runner:
             dtype=dtype,
             packs_units=device.type != "cpu",
         )
+        trace_dir = config.mm_encoder_trace_dir
+        self._span_log = SpanLog(None if trace_dir is None else Path(trace_dir), group.rank)
         self._caches: list[KVCache] = []
         self._records: dict[str, SequenceRecord] = {}
         self._features: dict[str, Tensor] = {}
@@ -143,8 +145,7 @@ class Runner:
         if plan is None:
             return _NOTHING
         encoded = self._unit_encoder.encode(plan)
-        if self._config.mm_encoder_trace_dir is not None:
-            append_spans(Path(self._config.mm_encoder_trace_dir), self._group.rank, encoded.spans)
+        self._span_log.append(encoded.spans)
         self._features |= encoded.features
         return encoded
 

@@ -8,7 +8,7 @@ import torch
 
 from chiasm.config.engine import EngineConfig
 from chiasm.dist.group import SOLO, init_world
-from chiasm.engine.runner.device import choose_device
+from chiasm.engine.runner.device import Choice, choose_device
 from chiasm.engine.runner.runner import Runner
 
 
@@ -28,4 +28,11 @@ def start_runner(config: EngineConfig, *, rank: int, size: int, store: Path | No
     device = torch.device(choice.value)
     assert size == 1 or store is not None
     group = SOLO if store is None else init_world(rank, size, store, device)
-    return Runner(config, group, device, str(choice))
+    return Runner(config, group, device, _told(choice, device))
+
+
+def _told(choice: Choice, device: torch.device) -> str:
+    """A device as the start-up lines show it, a GPU with its name."""
+    if device.type != "cuda":
+        return str(choice)
+    return str(Choice(f"{choice.value}, {torch.cuda.get_device_name(device)}", choice.reason))

@@ -339,10 +339,14 @@ class Scheduler:
             return
         totals = self._totals
         seconds = totals.encoder_seconds or (0.0,) * len(result.encoder_seconds)
+        num_bytes = totals.encoder_exchanged_bytes or (0,) * len(result.encoder_exchanged_bytes)
         self._totals = msgspec.structs.replace(
             totals,
             units_encoded=totals.units_encoded + len(plan.vision.units),
             encoder_seconds=tuple(a + b for a, b in zip(seconds, result.encoder_seconds, strict=True)),
+            encoder_exchanged_bytes=tuple(
+                a + b for a, b in zip(num_bytes, result.encoder_exchanged_bytes, strict=True)
+            ),
             encoder_makespan=totals.encoder_makespan + result.encoder_makespan,
             encoder_predicted=totals.encoder_predicted + plan.vision.predicted_seconds,
             plan_reasons={
