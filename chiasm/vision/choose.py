@@ -2,22 +2,23 @@
 
 Candidates are few and cheap to price: k large units cut over all ranks, the rest whole, or whole as far as they fit
 below the even load and what is left over laid end to end (a ribbon) into the gaps. Rows are rounded to allowed
-borders only in the one that is taken.
+borders before a candidate is priced, so that what is compared is what would be run.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass
 from heapq import heapreplace
 from typing import NamedTuple
 
 from chiasm.schema.media import Unit
 from chiasm.schema.plan import Exchange, Share
-from chiasm.vision.cost import CostModel, PlanCost, RankLoad, RowShare, UnitWork, add_whole
-from chiasm.vision.units import nearest_border, uncut_runs
+from chiasm.vision.cost import CostModel, PlanCost, RankLoad, RowShare, UnitWork, add_whole, joined
+from chiasm.vision.units import RowRun, nearest_border, uncut_runs
 
 LEAST_GAIN = 0.01
 """What further cuts must win, as a part of the makespan; with less than that to win the search ends."""
@@ -34,30 +35,36 @@ class Placed(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where every unit goes, and what that is predicted to take."""
+    """Where every unit goes, and what that is predicted to take.
+
+    Attributes:
+        placed: by the unit's index.
+        cost: of all of it.
+        why_whole: why nothing is cut, where it might have been; one of a few clauses, "" if something is.
+    """
 
     placed: dict[int, Placed]
     cost: PlanCost
+    why_whole: str = ""
 
 
 class _Cut(NamedTuple):
-    """Units cut alike: ``parts`` are (rank, its part of the rows)."""
+    """Units of one grid, cut alike."""
 
-    indices: tuple[int, ...]
-    parts: tuple[tuple[int, float], ...]
-    exchange: Exchange
+    indices: Sequence[int]
+    place: Placed
 
 
 @dataclass
 class _Draft:
-    """A placement in the making, and what it gives to the ranks."""
+    """A placement in the making: whole units by rank, cut units, and what each rank is given by both."""
 
-    owned: list[tuple[int, int]]
+    owned: list[list[int]]
     cuts: list[_Cut]
     loads: list[RankLoad]
 
     def copy(self) -> _Draft:
-        return _Draft(list(self.owned), list(self.cuts), [replace(load) for load in self.loads])
+        return _Draft(list(map(copy, self.owned)), list(self.cuts), list(map(copy, self.loads)))
 
     def seconds(self) -> list[float]:
         """Work of each rank."""
@@ -76,18 +83,20 @@ class PlacementSearch:
         self.units = units
         self.model = model
         self.works = [model.work(unit) for unit in units]
-        self.seconds = [work.seconds for work in self.works]
-        self.order = sorted(range(len(units)), key=lambda index: (-self.seconds[index], index))
+        self.seconds = [work.linear + work.attention for work in self.works]
+        self.order = sorted(range(len(units)), key=self.seconds.__getitem__, reverse=True)  # stable all the same
         self.level = sum(self.seconds) / model.num_ranks
         self._whole: dict[tuple[int, int], Placed] = {}
 
     def whole(self, first: Sequence[tuple[int, int]] = ()) -> Placement:
         """Whole units, the costliest first, after those that are ``first`` given to a rank as (unit, rank)."""
-        return self._settle(self._only_whole(first))
+        draft = self._only_whole(first)
+        return Placement(self._placed(draft), self.model.price_loads(draft.loads))
 
     def _only_whole(self, first: Sequence[tuple[int, int]] = ()) -> _Draft:
-        draft = _Draft([], [], self.model.new_loads())
-        self._give(draft, first)
+        draft = self._empty()
+        for index, rank in first:
+            self._give(draft, rank, [index])
         taken = {index for index, _ in first}
         pass_seconds = 0.0 if self.model.rates.packs_units else self.model.rates.seconds_per_pass
         self._pack(draft, [index for index in self.order if index not in taken], pass_seconds=pass_seconds)
@@ -95,28 +104,41 @@ class PlacementSearch:
 
     def best(self) -> Placement:
         """The smallest makespan; on near ties the fewest cuts."""
-        best = whole = self._only_whole()
-        cost = whole_cost = self.model.price_loads(whole.loads)
-        floor = self.level + cost.gather_seconds
+        best = self._only_whole()
+        cost = self.model.price_loads(best.loads)
+        enough = (1 + LEAST_GAIN) * self.model.least_seconds(self.works)
+        why_whole = self._why_uncuttable()
+        if not why_whole and cost.makespan <= enough:
+            why_whole = "as cutting one would gain less than 1 %"
+        if not why_whole:
+            best, cost = self._improved(best, cost, enough)
+            why_whole = "" if best.cuts else "as no cut that was tried gains 1 %"
+        return Placement(self._placed(best), cost, why_whole)
+
+    def _improved(self, best: _Draft, cost: PlanCost, enough: float) -> tuple[_Draft, PlanCost]:
+        """A better draft than ``best``, if there is one; a makespan of ``enough`` ends the search."""
         for draft in self._with_cuts():
-            if cost.makespan <= (1 + LEAST_GAIN) * floor:
-                break
             candidate = self.model.price_loads(draft.loads)
             least = LEAST_GAIN * cost.makespan if draft.num_cuts > best.num_cuts else 0.0
             if cost.makespan - candidate.makespan > least:
                 best, cost = draft, candidate
-        settled = self._settle(best)
-        if best is not whole and settled.cost.makespan >= whole_cost.makespan:  # rounding ate the gain
-            return self._settle(whole)
-        return settled
+            if cost.makespan <= enough:
+                break
+        return best, cost
+
+    def _why_uncuttable(self) -> str:
+        """Why none of the units can be cut; "" if one can."""
+        if not self.model.shape.can_cut_rows:
+            return "as this tower's can't be cut"
+        if all(sum(run.num_stretches for run in self._runs(unit.grid)) == 1 for unit in self.units):
+            return "as none has a border to be cut at"
+        return ""
 
     def _with_cuts(self) -> Iterator[_Draft]:
         """Placements with cuts, those with few first; the more units there are, the fewer are looked at."""
         num_units = len(self.units)
         tries = _MOST_WORK // (num_units + 8 * self.model.num_ranks)
-        if not self.model.shape.can_cut_rows:
-            return
-        for num_wide in range(min(_MOST_WIDE_BESIDE_RIBBON, num_units, tries - 1) + 1):
+        for num_wide in range(min(_MOST_WIDE_BESIDE_RIBBON, num_units, max(1, tries - 1)) + 1):
             yield from self._cut_wide(self._fitted(self.order[num_wide:]), self.order[:num_wide])
         if tries <= _MOST_WIDE_BESIDE_RIBBON:
             return
@@ -134,14 +156,17 @@ class PlacementSearch:
             heapreplace(heap, heap[0] + self.seconds[index])
         return max(heap) <= self.level
 
+    def _empty(self) -> _Draft:
+        return _Draft([[] for _ in range(self.model.num_ranks)], [], self.model.new_loads())
+
     def _all_whole(self, indices: Sequence[int]) -> _Draft:
-        draft = _Draft([], [], self.model.new_loads())
+        draft = self._empty()
         self._pack(draft, indices)
         return draft
 
     def _fitted(self, indices: Sequence[int]) -> _Draft:
         """Whole units as far as they fit below the even load, the rest as a ribbon in the gaps."""
-        draft = _Draft([], [], self.model.new_loads())
+        draft = self._empty()
         self._add_ribbon(draft, self._pack(draft, indices, room=self.level))
         return draft
 
@@ -163,23 +188,28 @@ class PlacementSearch:
             work + load.num_whole * pass_seconds for work, load in zip(draft.seconds(), draft.loads, strict=True)
         )
         heap = sorted((seconds, rank) for rank, seconds in enumerate(so_far))
-        owned, left = [], []
+        owned: list[list[int]] = [[] for _ in heap]
+        left = []
         for index in indices:
             load, rank = heap[0]
             after = load + self.seconds[index] + pass_seconds
             if after <= room:
-                owned.append((index, rank))
+                owned[rank].append(index)
                 heapreplace(heap, (after, rank))
             else:
                 left.append(index)
-        self._give(draft, owned)
+        for rank, of_rank in enumerate(owned):
+            self._give(draft, rank, of_rank)
         return left
 
-    def _give(self, draft: _Draft, owned: Iterable[tuple[int, int]]) -> None:
-        """Add whole units as (unit, rank)."""
-        for index, rank in owned:
-            draft.owned.append((index, rank))
-            add_whole(draft.loads[rank], self.works[index])
+    def _give(self, draft: _Draft, rank: int, indices: Sequence[int]) -> None:
+        """Add whole units to a rank."""
+        if indices:
+            draft.owned[rank] += indices
+            add_whole(draft.loads[rank], self._joined(indices), len(indices))
+
+    def _joined(self, indices: Sequence[int]) -> UnitWork:
+        return joined([self.works[index] for index in indices])
 
     def _add_ribbon(self, draft: _Draft, indices: Sequence[int]) -> None:
         """Lay units end to end and cut them so that the ranks with the least work get what they lack."""
@@ -205,50 +235,68 @@ class PlacementSearch:
             yield draft
             return
         works = [self.works[index] for index in indices]
-        amount = sum(work.seconds for work in works)
         by_gather = draft.copy()
+        amount = sum(work.seconds for work in works)
         self._add_cut(by_gather, indices, _parts(fill_up(draft.seconds(), amount)), "all-gather")
         yield by_gather
+        # In an all-to-all the ranks' attention is the same whatever their rows, but each must have some.
         least = max(self._least_part(index) for index in indices)
         num_ranks = self.model.num_ranks
-        if self.model.shape.num_heads % num_ranks == 0 and least * num_ranks <= 1:
-            # The ranks' attention is the same whatever their rows, but each must have some.
+        if self.model.shape.num_heads % num_ranks == 0 and least * num_ranks < 1:
             amount = sum(work.linear for work in works)
-            gaps = [max(gap, least * amount) for gap in fill_up(draft.seconds(), amount)]
-            self._add_cut(draft, indices, _parts(gaps), "all-to-all")
+            self._add_cut(draft, indices, _parts(fill_up(draft.seconds(), amount), least), "all-to-all")
             yield draft
 
     def _least_part(self, index: int) -> float:
         """The smallest part of a unit that surely does not round to nothing."""
-        unit, shape = self.units[index], self.model.shape
-        longest = uncut_runs(unit.grid, shape.merge_size, shape.window_blocks)[0].length
-        return 1.01 * longest / unit.num_patches
+        unit = self.units[index]
+        return 1.01 * self._runs(unit.grid)[0].length / unit.num_patches
+
+    def _runs(self, grid: tuple[int, int]) -> tuple[RowRun, ...]:
+        shape = self.model.shape
+        return uncut_runs(grid, shape.merge_size, shape.window_blocks)
 
     def _add_cut(
         self, draft: _Draft, indices: Sequence[int], parts: Sequence[tuple[int, float]], exchange: Exchange
     ) -> None:
-        """Cut units alike, which for the cost is one unit of all their rows."""
-        parts = [(rank, part) for rank, part in parts if part > 0]
-        if len(parts) == 1:
-            self._give(draft, ((index, parts[0][0]) for index in indices))
-            return
-        draft.cuts.append(_Cut(tuple(indices), tuple(parts), exchange))
-        work = _joined(self.works[index] for index in indices)
-        shares = [RowShare(rank, part * work.num_patches) for rank, part in parts]
-        self.model.add_cut(draft.loads, work, shares, exchange)
+        """Cut units over the same ranks, near the same ``parts``; those that are too small for that stay whole."""
+        by_grid: dict[tuple[int, int], list[int]] = {}
+        for index in indices:
+            by_grid.setdefault(self.units[index].grid, []).append(index)
+        for grid, alike in by_grid.items():
+            place = self._rounded(grid, parts, exchange)
+            if len(place.shares) == 1:
+                self._give(draft, place.shares[0].rank, alike)
+                continue
+            draft.cuts.append(_Cut(alike, place))
+            rows = [RowShare(share.rank, share.num_rows * len(alike)) for share in place.shares]
+            self.model.add_cut(draft.loads, self._joined(alike), rows, place.exchange)
 
-    def _settle(self, draft: _Draft) -> Placement:
-        """Round rows to allowed borders, and price what comes out."""
-        placed = {index: self._whole_on(rank, index) for index, rank in draft.owned}
-        if not draft.cuts:
-            return Placement(placed, self.model.price_loads(draft.loads))
-        for cut in draft.cuts:
-            for index in cut.indices:
-                placed[index] = self._rounded(self.units[index], cut)
-        loads = self.model.new_loads()
-        for index, place in placed.items():
-            self.model.add(loads, self.works[index], place.shares, place.exchange)
-        return Placement(placed, self.model.price_loads(loads))
+    def _rounded(self, grid: tuple[int, int], parts: Sequence[tuple[int, float]], exchange: Exchange) -> Placed:
+        """Shares between allowed borders; a rank whose part rounds to nothing gets none."""
+        shape = self.model.shape
+        num_rows = grid[0] * grid[1]
+        shares = []
+        start, done = 0, 0.0
+        for rank, part in parts:
+            done += part
+            stop = nearest_border(grid, shape.merge_size, shape.window_blocks, num_rows * done)
+            if stop > start:
+                shares.append(Share(rank, start, stop))
+                start = stop
+        assert start == num_rows
+        if len(shares) == 1:
+            exchange = "none"
+        elif shape.num_heads % len(shares):
+            exchange = "all-gather"
+        return Placed(tuple(shares), exchange)
+
+    def _placed(self, draft: _Draft) -> dict[int, Placed]:
+        placed = {index: cut.place for cut in draft.cuts for index in cut.indices}
+        for rank, indices in enumerate(draft.owned):
+            for index in indices:
+                placed[index] = self._whole_on(rank, index)
+        return placed
 
     def _whole_on(self, rank: int, index: int) -> Placed:
         """The place of a whole unit; one value for all that are alike, of which there can be many."""
@@ -258,36 +306,13 @@ class PlacementSearch:
             place = self._whole[rank, num_rows] = Placed((Share(rank, 0, num_rows),))
         return place
 
-    def _rounded(self, unit: Unit, cut: _Cut) -> Placed:
-        """Shares between allowed borders; a rank whose part rounds to nothing gets none."""
-        shape = self.model.shape
-        shares = []
-        start, done = 0, 0.0
-        for rank, part in cut.parts:
-            done += part
-            row = unit.num_patches * done
-            stop = nearest_border(unit.grid, shape.merge_size, shape.window_blocks, row)
-            if stop > start:
-                shares.append(Share(rank, start, stop))
-                start = stop
-        assert start == unit.num_patches
-        exchange: Exchange = cut.exchange
-        if len(shares) == 1:
-            exchange = "none"
-        elif shape.num_heads % len(shares):
-            exchange = "all-gather"
-        return Placed(tuple(shares), exchange)
 
-
-def _parts(amounts: Sequence[float]) -> list[tuple[int, float]]:
-    """(rank, its part of the whole)."""
+def _parts(amounts: Sequence[float], least: float = 0.0) -> list[tuple[int, float]]:
+    """(rank, its part of the whole), where every part is at ``least`` so much, of which there is room for all."""
     total = sum(amounts)
-    return [(rank, amount / total) for rank, amount in enumerate(amounts)]
-
-
-def _joined(works: Iterable[UnitWork]) -> UnitWork:
-    """Units as if they were one; exact for what is linear in the parts of each, as pricing a cut is."""
-    return UnitWork(*map(sum, zip(*works, strict=True)))
+    spare = [max(0.0, amount / total - least) for amount in amounts]
+    scale = (1 - least * len(amounts)) / sum(spare)
+    return [(rank, least + scale * part) for rank, part in enumerate(spare)]
 
 
 def fill_up(loads: Sequence[float], amount: float) -> list[float]:

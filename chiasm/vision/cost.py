@@ -5,13 +5,16 @@ Letters: N rows (patches) of a unit, r of them on one rank, d the tower's width,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from chiasm.schema.facts import EncoderRates, EncoderShape
 from chiasm.schema.media import Unit
 from chiasm.schema.plan import Assignment, Exchange, Share
+
+_MOST_SIZES = 4096  # of units, whose work is remembered
 
 
 def linear_flops(shape: EncoderShape, num_patches: int) -> int:
@@ -118,31 +121,37 @@ class CostModel:
     shape: EncoderShape
     rates: EncoderRates
     num_ranks: int
-    _works: dict[tuple[tuple[int, int], int], UnitWork] = field(
-        default_factory=dict, init=False, compare=False, repr=False
-    )
 
     def work(self, unit: Unit) -> UnitWork:
         """A unit's work."""
-        size = (unit.grid, unit.num_tokens)
-        work = self._works.get(size)
-        if work is None:
-            work = self._works[size] = self._work_of_size(unit.num_patches, unit.num_tokens)
-        return work
+        return self._work_of_size(unit.num_patches, unit.num_tokens)
 
-    def _work_of_size(self, num_patches: int, num_tokens: int) -> UnitWork:
-        rates = self.rates
-        return UnitWork(
-            num_patches,
-            num_tokens,
-            linear=linear_flops(self.shape, num_patches) * rates.seconds_per_flop,
-            attention=full_attention_flops(self.shape, num_patches) * rates.seconds_per_attention_flop,
-        )
+    @cached_property
+    def _work_of_size(self) -> Callable[[int, int], UnitWork]:
+        """Remembers sizes, which come again and again, but not without bound."""
+
+        @lru_cache(maxsize=_MOST_SIZES)
+        def work_of_size(num_patches: int, num_tokens: int) -> UnitWork:
+            rates = self.rates
+            return UnitWork(
+                num_patches,
+                num_tokens,
+                linear=linear_flops(self.shape, num_patches) * rates.seconds_per_flop,
+                attention=full_attention_flops(self.shape, num_patches) * rates.seconds_per_attention_flop,
+            )
+
+        return work_of_size
 
     def alone_seconds(self, works: Sequence[UnitWork]) -> float:
-        """All the work on one rank, which exchanges nothing."""
+        """Whole units on one rank, which exchanges nothing."""
         num_passes = 1 if self.rates.packs_units else len(works)
         return sum(work.seconds for work in works) + num_passes * self.rates.seconds_per_pass
+
+    def least_seconds(self, works: Sequence[UnitWork]) -> float:
+        """What no placement goes below: all ranks are given the same, in at most one pass, and exchange no rows."""
+        work, m = joined(works), self.num_ranks
+        even = RankLoad(num_tokens=work.num_tokens / m, linear=work.linear / m, whole_attention=work.attention / m)
+        return self.price_loads([even] * m).makespan
 
     def price(self, assignments: Sequence[Assignment]) -> PlanCost:
         """The cost of a plan; one without shares is priced as sharded weights."""
@@ -255,22 +264,26 @@ class CostModel:
         return [(total - load.num_tokens) * row_bytes for load in loads]
 
     def _end_seconds(self, received: Sequence[float], is_cut: bool) -> float:
-        """One round for the features, and a small one to agree on failures; before exchanges they agree as well."""
+        """One round for the features, and a small one to agree on failures; before exchanges they agree as well.
+
+        However many ranks own features, ``Group.gather_rows`` is one collective.
+        """
         if self.num_ranks == 1:
             return 0.0
         num_rounds = 3 if is_cut else 2
         return num_rounds * self.rates.seconds_per_exchange + max(received) * self.rates.seconds_per_byte
 
     def price_sharded_weights(self, works: Sequence[UnitWork]) -> PlanCost:
-        """Every rank computes its heads, and its columns of the MLP, of every row, and the ranks sum up."""
+        """Every rank computes its heads, and its columns of the MLP, of every row, and the ranks sum up.
+
+        All units are one pass, wherever: the ranks go through it together.
+        """
         m, rates = self.num_ranks, self.rates
-        num_passes = 1 if rates.packs_units else len(works)
-        compute = sum(work.seconds for work in works) / m + num_passes * rates.seconds_per_pass
+        compute = sum(work.seconds for work in works) / m + rates.seconds_per_pass
         if m == 1:
             return PlanCost((compute,), (0.0,), (compute,), (0,), 0.0, compute)
         received = self._summed_elements(works) * 2 * (m - 1) // m * rates.bytes_per_element
-        num_sums = num_passes * (2 * self.shape.num_layers + 1)
-        exchange = num_sums * rates.seconds_per_exchange + received * rates.seconds_per_byte
+        exchange = (2 * self.shape.num_layers + 1) * rates.seconds_per_exchange + received * rates.seconds_per_byte
         agree = 2 * rates.seconds_per_exchange
         done = compute + exchange
         return PlanCost((compute,) * m, (exchange,) * m, (done,) * m, (received,) * m, agree, done + agree)
@@ -282,9 +295,14 @@ class CostModel:
         return sum(work.num_patches * each_row + work.num_tokens * shape.feature_size for work in works)
 
 
-def add_whole(load: RankLoad, work: UnitWork) -> None:
-    """Give a whole unit to a rank."""
-    load.num_whole += 1
+def add_whole(load: RankLoad, work: UnitWork, num_units: int = 1) -> None:
+    """Give a whole unit to a rank, or several as their joint work."""
+    load.num_whole += num_units
     load.num_tokens += work.num_tokens
     load.linear += work.linear
     load.whole_attention += work.attention
+
+
+def joined(works: Sequence[UnitWork]) -> UnitWork:
+    """Units as if they were one; exact for what is linear in the parts of each, as pricing a cut is."""
+    return UnitWork(*map(sum, zip(*works, strict=True)))

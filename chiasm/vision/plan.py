@@ -61,10 +61,11 @@ def _assignments(units: Sequence[Unit], placement: Placement) -> tuple[Assignmen
     by_grid: dict[tuple[int, int], list[int]] = {}
     for index, unit in enumerate(units):
         by_grid.setdefault(unit.grid, []).append(index)
-    dealt: dict[int, Placed] = {}
+    dealt = dict(placement.placed)
     for indices in by_grid.values():
-        places = sorted((placement.placed[index] for index in indices), key=_ranks_of)
-        dealt.update(zip(indices, places, strict=True))
+        if len(indices) > 1:
+            places = sorted((placement.placed[index] for index in indices), key=_ranks_of)
+            dealt.update(zip(indices, places, strict=True))
     return tuple(Assignment(unit, *dealt[index]) for index, unit in enumerate(units))
 
 
@@ -79,7 +80,7 @@ def _reason(mode: EncoderMode, num_ranks: int, placement: Placement, min_units_p
         return f"{mode}: whole units on {num_ranks} ranks, {min_units_per_rank} on each at least"
     if mode == "data":
         return f"data: whole units, the costliest first, on {num_ranks} ranks"
+    if placement.why_whole:
+        return f"auto: whole units on {num_ranks} ranks, {placement.why_whole}"
     exchanges = sorted({place.exchange for place in placement.placed.values() if len(place.shares) > 1})
-    if not exchanges:
-        return f"auto: whole units on {num_ranks} ranks, as cutting one would gain less than 1 %"
     return f"auto: units cut by rows evened out the loads of {num_ranks} ranks, by {' and '.join(exchanges)}"
