@@ -62,7 +62,7 @@ STAGES = (
     Stage("full", 400, replace(_FINER, scope=_FULL), 0.5, rate=(0.15, 0.14)),
     Stage("asked more", 600, replace(_FINER, scope=_FULL, num_questions=6, yes_or_no=2.5), 0.5, rate=(0.14, 0.12304)),
     Stage("read again", 2000, replace(_FINER, scope=_FULL, num_questions=0), 1.0, rate=(0.12, 0.08)),
-    Stage("end", 3000, replace(_FINER, scope=_FULL, num_questions=6, yes_or_no=2.0), 0.7, rate=(0.09, 0.001)),
+    Stage("end", 2700, replace(_FINER, scope=_FULL, num_questions=8, yes_or_no=2.0), 0.7, rate=(0.09, 0.001)),
 )
 WARM_UP = 60
 
