@@ -10,15 +10,14 @@ import torch
 from PIL import Image
 from transformers import AutoTokenizer
 
+from chiasm.config.checkpoint import read_image_processor_config
+from chiasm.models.registry import open_checkpoint
 from chiasm.multimodal.patches import cut_into_patches
 from chiasm.multimodal.resize import resize_bicubic
 from chiasm.multimodal.sizes import resized_size
-from chiasm.schema.media import PatchProcessorSpec
-from tests.checkpoints import IMAGE_PROCESSOR, SavedModel
+from tests.checkpoints import SavedModel
 
 NUM_TOKENS = 16
-_SPEC = PatchProcessorSpec(14, 2, 2, IMAGE_PROCESSOR["min_pixels"], IMAGE_PROCESSOR["max_pixels"])  # type: ignore[arg-type]
-_MEAN, _STD = (np.array(IMAGE_PROCESSOR[key]) for key in ("image_mean", "image_std"))
 
 
 class Reference:
@@ -30,6 +29,9 @@ class Reference:
     def __init__(self, saved: SavedModel) -> None:
         self._model = saved.reference
         self._tokenizer = AutoTokenizer.from_pretrained(saved.folder)
+        self._spec = open_checkpoint(saved.folder).facts.processor
+        settings = read_image_processor_config(saved.folder)
+        self._mean, self._std = (np.array(settings[key])[:, None] for key in ("image_mean", "image_std"))
 
     def chat_prompt(self, messages: list[dict[str, Any]]) -> str:
         """The chat template's text."""
@@ -44,7 +46,7 @@ class Reference:
         """``NUM_TOKENS`` greedy tokens, whatever they are."""
         pixels, grids, media = [], [], {}
         for image in images:
-            rows, grid = _patches(np.array(image))
+            rows, grid = self._patches(np.array(image))
             pixels.append(rows)
             grids.append(grid)
             prompt = prompt.replace("<|image_pad|>", "<|hole|>" * (grid[1] * grid[2] // 4), 1)
@@ -63,12 +65,12 @@ class Reference:
         )
         return out[0, ids.shape[1] :].tolist()
 
-
-def _patches(image: np.ndarray) -> tuple[np.ndarray, tuple[int, int, int]]:
-    height, width = resized_size(image.shape[0], image.shape[1], _SPEC)
-    rows = cut_into_patches(resize_bicubic(image, height, width), _SPEC).reshape(-1, 3, 392).astype(np.float32)
-    normal = (rows / 255 - _MEAN[:, None]) / _STD[:, None]
-    return normal.reshape(-1, 1176).astype(np.float32), (1, height // 14, width // 14)
+    def _patches(self, image: np.ndarray) -> tuple[np.ndarray, tuple[int, int, int]]:
+        height, width = resized_size(image.shape[0], image.shape[1], self._spec)
+        rows = cut_into_patches(resize_bicubic(image, height, width), self._spec)
+        normal = (rows.reshape(len(rows), 3, -1).astype(np.float32) / 255 - self._mean) / self._std
+        side = self._spec.patch_size
+        return normal.reshape(rows.shape).astype(np.float32), (1, height // side, width // side)
 
 
 def image_prompt(num_images: int, text: str = "What is this?") -> str:

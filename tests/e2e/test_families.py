@@ -1,0 +1,43 @@
+"""``chiasm.LLM`` against Hugging Face for the families beside the one that ``test_llm.py`` is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chiasm import LLM, SamplingParams
+from tests.checkpoints import SavedModel, save_qwen3_vl
+from tests.e2e.pictures import chart, photograph
+from tests.e2e.reference import NUM_TOKENS, Reference, folder_of, image_prompt
+
+GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+FAMILIES: dict[str, Callable[[Path], SavedModel]] = {
+    "qwen3_vl": lambda folder: save_qwen3_vl(folder, has_experts=False),
+    "qwen3_vl_moe": lambda folder: save_qwen3_vl(folder, has_experts=True),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_tokens_equal_hugging_face(tmp_path: Path, family: str) -> None:
+    """In one batch whose prompts are prefilled in chunks, on one rank and on two."""
+    saved = FAMILIES[family](tmp_path)
+    reference = Reference(saved)
+    inputs: list[Any] = []
+    expected = []
+    for images in (
+        [],
+        [photograph()],
+        [chart()],
+        [photograph("chelsea.png", (120, 90)), photograph("coffee.png", (64, 200))],
+    ):
+        prompt = image_prompt(len(images))
+        inputs.append({"prompt": prompt, "multi_modal_data": {"image": images}} if images else prompt)
+        expected.append(reference.answer(prompt, images))
+    for size, mode in ((1, "auto"), (2, "auto"), (2, "weights")):
+        settings = {"tensor_parallel_size": size, "mm_encoder_tp_mode": mode, "max_num_batched_tokens": 50}
+        with LLM(folder_of(saved), dtype="float32", **settings) as llm:
+            outputs = llm.generate(inputs, GREEDY, use_tqdm=False)
+        assert [output.outputs[0].token_ids for output in outputs] == expected
