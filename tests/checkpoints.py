@@ -14,6 +14,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from torch import Tensor, nn
 from transformers.models.glm4v.configuration_glm4v import Glm4vConfig
 from transformers.models.glm4v.modeling_glm4v import Glm4vForConditionalGeneration
+from transformers.models.glm4v_moe.configuration_glm4v_moe import Glm4vMoeConfig
+from transformers.models.glm4v_moe.modeling_glm4v_moe import Glm4vMoeForConditionalGeneration
 from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLConfig
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLConfig
@@ -82,6 +84,11 @@ GLM_IMAGE_PROCESSOR = {
     "size": {"shortest_edge": 12544, "longest_edge": 602112},
 }
 
+
+GLM_CLASSES: dict[str, tuple[Any, Any]] = {
+    "glm4v": (Glm4vConfig, Glm4vForConditionalGeneration),
+    "glm4v_moe": (Glm4vMoeConfig, Glm4vMoeForConditionalGeneration),
+}
 
 QWEN3_IMAGE_PROCESSOR = {
     **{key: value for key, value in IMAGE_PROCESSOR.items() if key not in ("min_pixels", "max_pixels")},
@@ -214,18 +221,37 @@ def save_qwen2_5_vl(folder: Path, layout: Layout = Layout(), *, tied: bool = Fal
     return SavedModel(folder, reference)
 
 
-def glm4v_config(tokenizer: Tokenizer, **text: Any) -> dict[str, Any]:
-    """``config.json`` of a small GLM-4.1V in the hub's form, its sizes as awkward as those of Qwen2.5-VL."""
+def glm4v_config(tokenizer: Tokenizer, *, has_experts: bool = False) -> dict[str, Any]:
+    """``config.json`` of a small GLM-4.1V or GLM-4.5V in the hub's form.
+
+    The sizes are as awkward as those of Qwen2.5-VL; with experts, heads are larger than their share of the hidden
+    size.
+    """
     ids = {token: tokenizer.token_to_id(token) for token in GLM_SPECIAL_TOKENS}
+    model_type = "glm4v_moe" if has_experts else "glm4v"
+    experts = {
+        "hidden_size": 64,
+        "head_dim": 16,
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": 36,
+        "n_routed_experts": 12,
+        "n_shared_experts": 2,
+        "num_experts_per_tok": 3,
+        "n_group": 4,
+        "topk_group": 2,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.5,
+        "use_qk_norm": False,
+    }
     vision = {
-        "model_type": "glm4v",
+        "model_type": model_type,
         "hidden_act": "silu",
         "attention_bias": False,
         "depth": 3,
         "hidden_size": 64,
         "num_heads": 8,
         "intermediate_size": 90,
-        "out_hidden_size": 128,
+        "out_hidden_size": 64 if has_experts else 128,
         "in_channels": 3,
         "image_size": 84,
         "patch_size": 14,
@@ -234,7 +260,7 @@ def glm4v_config(tokenizer: Tokenizer, **text: Any) -> dict[str, Any]:
         "temporal_patch_size": 2,
     }
     sizes = {
-        "model_type": "glm4v_text",
+        "model_type": f"{model_type}_text",
         "vocab_size": tokenizer.get_vocab_size() + 3,
         "hidden_size": 128,
         "intermediate_size": 180,
@@ -250,10 +276,11 @@ def glm4v_config(tokenizer: Tokenizer, **text: Any) -> dict[str, Any]:
         "rms_norm_eps": 1e-5,
         "eos_token_id": [ids["<|endoftext|>"], ids["<|user|>"]],
         "pad_token_id": ids["<|endoftext|>"],
+        **(experts if has_experts else {}),
     }
     return {
-        "architectures": ["Glm4vForConditionalGeneration"],
-        "model_type": "glm4v",
+        "architectures": ["Glm4vMoeForConditionalGeneration" if has_experts else "Glm4vForConditionalGeneration"],
+        "model_type": model_type,
         "image_start_token_id": ids["<|begin_of_image|>"],
         "image_end_token_id": ids["<|end_of_image|>"],
         "video_start_token_id": ids["<|begin_of_video|>"],
@@ -261,25 +288,25 @@ def glm4v_config(tokenizer: Tokenizer, **text: Any) -> dict[str, Any]:
         "image_token_id": ids["<|image|>"],
         "video_token_id": ids["<|video|>"],
         "tie_word_embeddings": False,
-        "text_config": {**sizes, **text},
+        "text_config": sizes,
         "vision_config": vision,
     }
 
 
-def save_glm4v(folder: Path, layout: Layout = Layout(), *, seed: int = 0) -> SavedModel:
-    """Write a small random GLM-4.1V checkpoint with tokenizer, chat template and processor."""
-    tokenizer = make_tokenizer(GLM_SPECIAL_TOKENS)
-    raw = glm4v_config(tokenizer)
-    config = Glm4vConfig(**json.loads(json.dumps(raw)))
-    reference = Glm4vForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
-    randomise(reference, seed, layout.dtype)
-    folder.mkdir(parents=True, exist_ok=True)
-    if layout.config == "nested":
-        config.save_pretrained(folder)
-    else:
+def save_glm4v(
+    folder: Path, names: Literal["hub", "transformers5"] = "hub", *, has_experts: bool = False
+) -> SavedModel:
+    """Write a small random GLM-4.1V or GLM-4.5V checkpoint; transformers 5 can keep experts in one tensor."""
+    raw = glm4v_config(make_tokenizer(GLM_SPECIAL_TOKENS), has_experts=has_experts)
+    kind, model = GLM_CLASSES[raw["model_type"]]
+    reference = model._from_config(kind(**json.loads(json.dumps(raw))), attn_implementation="eager").eval()
+    randomise(reference, 0, torch.float32)
+    for name, buffer in reference.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_(torch.linspace(0.3, 0.0, len(buffer)))
+    reference.save_pretrained(folder, save_original_format=names == "hub")
+    if names == "hub":
         write_json(folder / "config.json", raw)
-    tensors = {name: tensor.to(layout.dtype) for name, tensor in reference.state_dict().items()}
-    save_weights(folder, tensors, layout.num_shards)
     write_json(folder / "generation_config.json", {"eos_token_id": raw["text_config"]["eos_token_id"]})
     write_json(folder / "preprocessor_config.json", GLM_IMAGE_PROCESSOR)
     return SavedModel(folder, reference)

@@ -26,9 +26,17 @@ class GatedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[n, d] -> [n, d]."""
-        gate, up = self.gate_up_proj(x)
-        out: Tensor = self.down_proj(F.silu(gate).mul_(up))
+        out: Tensor = self.down_proj(self._inner(x))
         return out
+
+    def own_part(self, x: Tensor) -> Tensor:
+        """[n, d] -> [n, d], this rank's part of the sum over the ranks, for a layer without biases."""
+        return self.down_proj.own_part(self._inner(x))
+
+    def _inner(self, x: Tensor) -> Tensor:
+        """[n, d] -> [n, intermediate size of this rank]."""
+        gate, up = self.gate_up_proj(x)
+        return F.silu(gate).mul_(up)
 
 
 class PlainMLP(nn.Module):

@@ -6,12 +6,14 @@ Shapes: n tokens, d hidden size, E experts, k experts of a token, I inner size o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chiasm.layers.mlp import GatedMLP
 from chiasm.layers.shards import shard_bounds
 from chiasm.layers.weight import Part, Piece, Placement, Weight
 
@@ -51,6 +53,61 @@ class SoftmaxRouter(nn.Module):
         return Routing(experts, (scores / scores.sum(-1, keepdim=True)).to(x.dtype))
 
 
+@dataclass(frozen=True)
+class GroupedChoice:
+    """How experts are chosen by scores where they are in groups of which only the best are looked at.
+
+    Attributes:
+        num_chosen: k, experts of a token.
+        num_groups: groups that the experts fall into, in order.
+        num_groups_kept: groups that a token's experts may be of: those with the highest sum of two scores.
+        is_normalised: whether the weights of a token's experts are scaled to a sum of one.
+        factor: of the weights, after that.
+    """
+
+    num_chosen: int
+    num_groups: int
+    num_groups_kept: int
+    is_normalised: bool
+    factor: float
+
+
+class SigmoidRouter(nn.Module):
+    """Scores by a sigmoid, with a learned correction that decides the choice and not the weights. Never sharded.
+
+    It computes in float32 at least, as it was trained: near ties decide which experts a token gets.
+    """
+
+    def __init__(self, hidden_size: int, num_experts: int, choice: GroupedChoice, placement: Placement) -> None:
+        super().__init__()
+        self.choice = choice
+        wide = torch.promote_types(placement.dtype, torch.float32)
+        whole = {"": Part.whole(num_experts, hidden_size)}
+        self.weight = Weight((num_experts, hidden_size), whole, wide, placement.device)
+        correction = {"": Part.whole(num_experts)}
+        self.e_score_correction_bias = Weight((num_experts,), correction, wide, placement.device)
+
+    def forward(self, x: Tensor) -> Routing:
+        """[n, d] -> experts and weights, each [n, k]."""
+        choice = self.choice
+        scores = F.linear(x.to(self.weight.dtype), self.weight).sigmoid()
+        experts = self._keep_best_groups(scores + self.e_score_correction_bias).topk(choice.num_chosen).indices
+        weights = scores.gather(1, experts)
+        if choice.is_normalised:
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        return Routing(experts, (weights * choice.factor).to(x.dtype))
+
+    def _keep_best_groups(self, scores: Tensor) -> Tensor:
+        """[n, E] -> [n, E], minus infinity in the groups that are left out."""
+        choice = self.choice
+        if choice.num_groups_kept == choice.num_groups:
+            return scores
+        grouped = scores.view(len(scores), choice.num_groups, -1)
+        kept = grouped.topk(2).values.sum(-1).topk(choice.num_groups_kept).indices  # [n, groups kept]
+        is_out = torch.ones_like(grouped[..., 0], dtype=torch.bool).scatter_(1, kept, value=False)
+        return grouped.masked_fill(is_out[..., None], -torch.inf).flatten(1)
+
+
 class Experts(nn.Module):
     """Gated MLPs, their inner size sharded as that of a ``GatedMLP``."""
 
@@ -66,7 +123,7 @@ class Experts(nn.Module):
         self.down_proj = _Matrices(hidden_size, share.length, _down_parts(share, layout), share, placement)
 
     def forward(self, x: Tensor, routing: Routing) -> Tensor:
-        """[n, d] -> [n, d]."""
+        """[n, d] -> [n, d], this rank's part of the sum over the ranks."""
         chosen = routing.experts.flatten()  # [n * k]
         order = chosen.argsort(stable=True)
         rows = x[order // routing.experts.shape[1]]
@@ -74,7 +131,7 @@ class Experts(nn.Module):
         sorted_out = torch.cat([self._run(expert, own) for expert, own in enumerate(rows.split(counts)) if len(own)])
         # Back by token, so that the sum has the same order in any batch.
         by_token = torch.empty_like(sorted_out).index_copy_(0, order, sorted_out).view(*routing.experts.shape, -1)
-        return self.group.all_reduce((by_token * routing.weights[..., None]).sum(1))
+        return (by_token * routing.weights[..., None]).sum(1)
 
     def _run(self, expert: int, rows: Tensor) -> Tensor:
         """[m, d] -> [m, d], this rank's part of what one expert gives."""
@@ -85,18 +142,24 @@ class Experts(nn.Module):
 class MixtureOfExperts(nn.Module):
     """Experts behind a router, in the place of an MLP.
 
-    ``gate`` is a module that makes a ``Routing`` of [n, d]; it is the same on every rank.
+    Args:
+        gate: makes a ``Routing`` of [n, d]; it is the same on every rank.
+        experts: that it chooses from.
+        shared: one more expert, which every token has, with a weight of one.
     """
 
-    def __init__(self, gate: nn.Module, experts: Experts) -> None:
+    def __init__(self, gate: nn.Module, experts: Experts, shared: GatedMLP | None = None) -> None:
         super().__init__()
         self.gate = gate
         self.experts = experts
+        self.shared_experts = shared
 
     def forward(self, x: Tensor) -> Tensor:
         """[n, d] -> [n, d]."""
         out: Tensor = self.experts(x, self.gate(x))
-        return out
+        if self.shared_experts is not None:
+            out += self.shared_experts.own_part(x)
+        return self.experts.group.all_reduce(out)
 
 
 class _Share(NamedTuple):

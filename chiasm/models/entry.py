@@ -122,11 +122,13 @@ class BuildContext:
         text: where the language model's weights live.
         vision: where the vision encoder's weights live; its group decides between shards and replicas.
         normalisation: from bytes to what the encoder was trained on.
+        tensor_names: of the checkpoint, where they tell how it is laid out.
     """
 
     text: Placement
     vision: Placement
     normalisation: PixelNormalisation
+    tensor_names: frozenset[str]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Shapes: n rows of a packed batch (patches in the tower, tokens in the language m
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from chiasm.errors import UserError
 from chiasm.layers.attention import SegmentAttention
-from chiasm.layers.decoder import DecoderShape, SandwichDecoderLayer
+from chiasm.layers.decoder import DecoderLayer, DecoderShape, SandwichDecoderLayer
 from chiasm.layers.embedding import OutputProjection, VocabEmbedding
 from chiasm.layers.linear import BlockConvolution, RowParallelLinear
 from chiasm.layers.mlp import GatedMLP
+from chiasm.layers.moe import ExpertLayout, Experts, GroupedChoice, MixtureOfExperts, SigmoidRouter
 from chiasm.layers.norm import LayerNorm, RMSNorm
 from chiasm.layers.patch_embedding import PatchEmbedding, PixelNormalisation
 from chiasm.layers.shards import HeadShard, check_text_heads, check_vision_heads, split_heads
@@ -38,7 +39,7 @@ from chiasm.models.blocks import (
 )
 from chiasm.models.entry import BuildContext, DeepFeatures, ModelEntry, RopePositions
 from chiasm.ops.paged_attention import KVCache, PagedBatch
-from chiasm.ops.rope import Rotation, grid_rotation, inverse_frequencies, multimodal_rotation
+from chiasm.ops.rope import Pairing, Rotation, grid_rotation, inverse_frequencies, multimodal_rotation
 from chiasm.ops.segments import Segments, SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts
 from chiasm.schema.media import MediaItem, PatchProcessorSpec
@@ -111,6 +112,38 @@ class TextConfig(msgspec.Struct, frozen=True):
         """Elements of a head that are rotated."""
         return int(self.head_dim * self.partial_rotary_factor)
 
+    @property
+    def pairing(self) -> Pairing:
+        """Which of these are rotated together."""
+        return "neighbours"
+
+
+class MoeTextConfig(TextConfig, frozen=True, kw_only=True):
+    """GLM-4.5, a mixture of experts behind a few dense layers."""
+
+    vocab_size: int = 151424
+    intermediate_size: int = 10944
+    num_hidden_layers: int = 46
+    num_attention_heads: int = 96
+    num_key_value_heads: int = 8
+    max_position_embeddings: int = 65536
+    moe_intermediate_size: int = 1408
+    num_experts_per_tok: int = 8
+    n_shared_experts: int = 1
+    n_routed_experts: int = 128
+    routed_scaling_factor: float = 1.0
+    n_group: int = 1
+    topk_group: int = 1
+    first_k_dense_replace: int = 1
+    norm_topk_prob: bool = True
+    use_qk_norm: bool = False
+    num_nextn_predict_layers: int = 0
+
+    @property
+    def pairing(self) -> Pairing:
+        """Which elements of a head are rotated together."""
+        return "halves"
+
 
 class JoinedConfig(msgspec.Struct, frozen=True):
     """Tokens that bracket and stand for media, and whether input and output embeddings are one."""
@@ -124,6 +157,13 @@ class JoinedConfig(msgspec.Struct, frozen=True):
     tie_word_embeddings: bool = False
 
 
+class MoeJoinedConfig(JoinedConfig, frozen=True):
+    """The same with the defaults of GLM-4.5V."""
+
+    image_token_id: int = 151363
+    video_token_id: int = 151364
+
+
 @dataclass(frozen=True)
 class Config:
     """All of ``config.json`` that the model reads."""
@@ -135,32 +175,42 @@ class Config:
 
 
 def parse_config(raw: dict[str, Any]) -> Config:
-    """Read ``config.json``.
+    """Read ``config.json`` of either family.
 
     Raises:
         UserError: for values that are not supported or contradict each other.
     """
+    has_experts = raw["model_type"] == "glm4v_moe"
     text = raw.get("text_config") or raw
-    rope = text.get("rope_scaling") or text.get("rope_parameters") or {}
-    placed = {
-        "rope_theta": rope.get("rope_theta") or text.get("rope_theta") or 10000.0,
-        "partial_rotary_factor": rope.get("partial_rotary_factor") or text.get("partial_rotary_factor") or 1.0,
-        "mrope_section": rope.get("mrope_section") or (8, 12, 12),
-    }
     tied = bool(raw.get("tie_word_embeddings") or text.get("tie_word_embeddings"))
-    # Null means a key-value head for each query head.
-    heads = {"num_key_value_heads": text.get("num_key_value_heads", 2) or text.get("num_attention_heads")}
+    kind = MoeJoinedConfig if has_experts else JoinedConfig
     config = Config(
         model_type=raw["model_type"],
         vision=read_config(raw.get("vision_config") or {}, VisionConfig, "vision_config"),
-        text=read_config({**text, **placed, **heads}, TextConfig, "text_config"),
-        joined=read_config({**raw, "tie_word_embeddings": tied}, JoinedConfig, "config.json"),
+        text=_read_text(text, has_experts=has_experts),
+        joined=read_config({**raw, "tie_word_embeddings": tied}, kind, "config.json"),
     )
-    rope_type = rope.get("rope_type") or rope.get("type") or "default"
-    require_setting("text config", "rope_type", rope_type, ["default"])
     _check_vision(config)
     _check_text(config.text)
+    if isinstance(config.text, MoeTextConfig):
+        _check_experts(config.text)
     return config
+
+
+def _read_text(text: dict[str, Any], *, has_experts: bool) -> TextConfig:
+    rope = text.get("rope_scaling") or text.get("rope_parameters") or {}
+    rope_type = rope.get("rope_type") or rope.get("type") or "default"
+    require_setting("text config", "rope_type", rope_type, ["default"])
+    factor = rope.get("partial_rotary_factor") or text.get("partial_rotary_factor")
+    placed = {
+        "rope_theta": rope.get("rope_theta") or text.get("rope_theta") or 10000.0,
+        "partial_rotary_factor": factor or (0.5 if has_experts else 1.0),
+        "mrope_section": rope.get("mrope_section") or (8, 12, 12),
+    }
+    if text.get("num_key_value_heads", 0) is None:  # a key-value head for each query head
+        placed["num_key_value_heads"] = text.get("num_attention_heads")
+    kind = MoeTextConfig if has_experts else TextConfig
+    return read_config({**text, **placed}, kind, "text_config")
 
 
 def _check_vision(config: Config) -> None:
@@ -191,6 +241,25 @@ def _check_text(text: TextConfig) -> None:
         raise UserError(
             f"mrope_section={list(text.mrope_section)} of the checkpoint's config does not add up to half of what is "
             f"rotated of a head, {text.rotary_dim // 2}.",
+            param="model",
+        )
+
+
+def _check_experts(text: MoeTextConfig) -> None:
+    where = "text config"
+    require_positive(where, text, ("moe_intermediate_size", "num_experts_per_tok", "n_shared_experts", "topk_group"))
+    require_positive(where, text, ("n_group", "n_routed_experts"))
+    if text.n_routed_experts % text.n_group or text.topk_group > text.n_group:
+        raise UserError(
+            f"n_group={text.n_group} of the checkpoint's config does not divide n_routed_experts="
+            f"{text.n_routed_experts}, or is less than topk_group={text.topk_group}.",
+            param="model",
+        )
+    num_kept = text.n_routed_experts // text.n_group * text.topk_group
+    if text.num_experts_per_tok > num_kept:
+        raise UserError(
+            f"num_experts_per_tok={text.num_experts_per_tok} of the checkpoint's config is more than the {num_kept} "
+            "experts that they are chosen from.",
             param="model",
         )
 
@@ -303,10 +372,11 @@ def _grid_sizes(pieces: Sequence[Piece], device: torch.device) -> Tensor:
 
 
 class TextModel(nn.Module):
-    """GLM-4, with rotary positions in time, height and width."""
+    """GLM-4 or GLM-4.5, with rotary positions in time, height and width."""
 
-    def __init__(self, config: TextConfig, placement: Placement) -> None:
+    def __init__(self, config: TextConfig, expert_layout: ExpertLayout, placement: Placement) -> None:
         super().__init__()
+        self.pairing = config.pairing
         self.mrope_section = config.mrope_section
         self.frequencies = inverse_frequencies(config.rotary_dim, config.rope_theta, placement.device)
         self.heads = split_heads(
@@ -314,14 +384,15 @@ class TextModel(nn.Module):
         )
         self.embed_tokens = VocabEmbedding(config.vocab_size, config.hidden_size, placement)
         self.layers = nn.ModuleList(
-            _build_layer(config, self.heads, placement) for _ in range(config.num_hidden_layers)
+            _build_layer(config, index, self.heads, expert_layout, placement)
+            for index in range(config.num_hidden_layers)
         )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, placement)
 
     def forward(self, embeds: Tensor, positions: Tensor, caches: Sequence[KVCache], batch: PagedBatch) -> Tensor:
         """[n, d] and LongTensor [3, n] -> [n, d]."""
         rotation = multimodal_rotation(positions, self.frequencies, self.mrope_section)
-        rotation = rotation._replace(pairing="neighbours").to(embeds.dtype)
+        rotation = rotation._replace(pairing=self.pairing).to(embeds.dtype)
         x = embeds
         for layer, cache in zip(self.layers, caches, strict=True):
             x = layer(x, rotation, cache, batch)
@@ -329,12 +400,44 @@ class TextModel(nn.Module):
         return normed
 
 
-def _build_layer(config: TextConfig, heads: HeadShard, placement: Placement) -> nn.Module:
+def _build_layer(
+    config: TextConfig, index: int, heads: HeadShard, layout: ExpertLayout, placement: Placement
+) -> DecoderLayer:
     shape = DecoderShape(
-        config.hidden_size, config.intermediate_size, heads, config.rms_norm_eps, qkv_bias=config.attention_bias
+        config.hidden_size,
+        config.intermediate_size,
+        heads,
+        config.rms_norm_eps,
+        qkv_bias=config.attention_bias,
+        qk_norm=isinstance(config, MoeTextConfig) and config.use_qk_norm,
     )
-    mlp = GatedMLP(config.hidden_size, config.intermediate_size, bias=False, placement=placement, fused=True)
-    return SandwichDecoderLayer(shape, placement, mlp)
+    if not isinstance(config, MoeTextConfig):
+        mlp = GatedMLP(config.hidden_size, config.intermediate_size, bias=False, placement=placement, fused=True)
+        return SandwichDecoderLayer(shape, placement, mlp)
+    if index < config.first_k_dense_replace:
+        return DecoderLayer(shape, placement)
+    return DecoderLayer(shape, placement, _build_experts(config, layout, placement))
+
+
+def _build_experts(config: MoeTextConfig, layout: ExpertLayout, placement: Placement) -> MixtureOfExperts:
+    size, inner, num_experts = config.hidden_size, config.moe_intermediate_size, config.n_routed_experts
+    choice = GroupedChoice(
+        num_chosen=config.num_experts_per_tok,
+        num_groups=config.n_group,
+        num_groups_kept=config.topk_group,
+        is_normalised=config.norm_topk_prob,
+        factor=config.routed_scaling_factor,
+    )
+    return MixtureOfExperts(
+        SigmoidRouter(size, num_experts, choice, placement),
+        Experts(size, inner, num_experts, layout, placement),
+        GatedMLP(size, inner * config.n_shared_experts, bias=False, placement=placement),
+    )
+
+
+def _expert_layout(tensor_names: Iterable[str]) -> ExpertLayout:
+    """Published checkpoints keep experts apart; transformers 5 may write them as it computes with them."""
+    return "out_in" if any(name.endswith(".experts.gate_up_proj") for name in tensor_names) else "apart"
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -351,7 +454,7 @@ class Glm4v(nn.Module):
         self.head_dim = config.text.head_dim
         self.hidden_size = config.text.hidden_size
         self.visual = Tower(config.vision, context.normalisation, context.vision)
-        self.language_model = TextModel(config.text, context.text)
+        self.language_model = TextModel(config.text, _expert_layout(context.tensor_names), context.text)
         self.num_kv_heads = self.language_model.heads.num_kv_heads
         tied = self.language_model.embed_tokens if config.joined.tie_word_embeddings else None
         self.lm_head = OutputProjection(config.text.vocab_size, config.text.hidden_size, context.text, tied)
@@ -459,15 +562,24 @@ _RENAMES = (
     (r"^visual\.patch_embed\.proj\.", "visual.patch_embed."),
     (r"^visual\.embeddings\.position_embedding\.", "visual.embeddings."),
     (r"^visual\.merger\.((?:gate|up|down)_proj)\.", r"visual.merger.mlp.\1."),
+    (r"(\.experts\.(?:gate_up|down)_proj)$", r"\1.weight"),
 )
 
 
 def module_name(name: str, config: Config) -> str | None:
-    """Name of a weight in this file for a checkpoint tensor; None for a copy of the tied embeddings."""
+    """Name of a weight in this file for a checkpoint tensor.
+
+    None for a copy of the tied embeddings, and for layers that guess at further tokens, which are not used.
+    """
     if name == "lm_head.weight" and config.joined.tie_word_embeddings:
         return None
     for pattern, replacement in _RENAMES:
         name = re.sub(pattern, replacement, name)
+    layer = re.match(r"language_model\.layers\.(\d+)\.", name)
+    if layer is not None and isinstance(config.text, MoeTextConfig):
+        num_beyond = int(layer[1]) - config.text.num_hidden_layers
+        if 0 <= num_beyond < config.text.num_nextn_predict_layers:
+            return None
     return name
 
 

@@ -57,6 +57,7 @@ def load_model(
         text=Placement(text_group, dtype, device),
         vision=Placement(vision_group, dtype, device),
         normalisation=checkpoint.normalisation,
+        tensor_names=read_tensor_names(checkpoint.folder),
     )
     model = checkpoint.entry.build(checkpoint.config, context)
     fill_model(model, checkpoint.folder, lambda name: checkpoint.entry.module_name(name, checkpoint.config))
@@ -142,6 +143,15 @@ class _FileTensor(CheckpointTensor):
     def read(self, dim: int, start: int, length: int) -> Tensor:
         piece: Tensor = self._stored[(*[slice(None)] * dim, slice(start, start + length))]
         return piece
+
+
+def read_tensor_names(folder: Path) -> frozenset[str]:
+    """Names of all tensors of a checkpoint.
+
+    Raises:
+        UserError: if its files can't be read.
+    """
+    return frozenset(name for name, _ in _iterate_tensors(folder))
 
 
 def _iterate_tensors(folder: Path) -> Iterator[tuple[str, _FileTensor]]:

@@ -15,6 +15,7 @@ from chiasm.schema.facts import ModelFacts
 
 _FAMILIES = {
     "glm4v": "chiasm.models.glm4v",
+    "glm4v_moe": "chiasm.models.glm4v",
     "qwen2_5_vl": "chiasm.models.qwen2_5_vl",
     "qwen3_vl": "chiasm.models.qwen3_vl",
     "qwen3_vl_moe": "chiasm.models.qwen3_vl",

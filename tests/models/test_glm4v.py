@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -45,9 +47,9 @@ def media_of(prompt: Prompt) -> dict[str, Tensor]:
     return {"pixel_values": pixel_values(prompt), "image_grid_thw": grids}
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> SavedModel:
-    return save_glm4v(tmp_path_factory.mktemp("glm4v"))
+@pytest.fixture(scope="module", params=[False, True], ids=["glm4v", "glm4v_moe"])
+def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SavedModel:
+    return save_glm4v(tmp_path_factory.mktemp("glm4v"), has_experts=request.param)
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +71,10 @@ def family(saved: SavedModel) -> Family:
     return Family(saved.folder, loaded.facts, loaded.model, features, logits)
 
 
+# What only the tower does, which both families share.
+ONCE = pytest.mark.parametrize("saved", [False], ids=["glm4v"], indirect=True)
+
+
 def prompt_of(family: Family, name: str) -> Prompt:
     return make_prompt(family.facts, PROMPTS[name])
 
@@ -83,12 +89,15 @@ def test_features_equal_hugging_face(family: Family, name: str) -> None:
     invariants.features_equal_reference(family, prompt_of(family, name))
 
 
+@ONCE
 def test_features_of_several_frames_equal_hugging_face(family: Family) -> None:
     invariants.features_equal_reference(family, make_prompt(family.facts, [3, (3, 6, 10), 5]))
 
 
 def test_low_precision_is_close(family: Family) -> None:
-    invariants.low_precision_is_close(family, prompt_of(family, "one image"), torch.bfloat16)
+    # With random weights many scores of experts are near ties, which rounding decides; in this text it decides none.
+    name = "text" if family.facts.model_type == "glm4v_moe" else "one merge block"
+    invariants.low_precision_is_close(family, prompt_of(family, name), torch.bfloat16)
 
 
 @pytest.mark.parametrize("chunks", [(1, 1, 1), (5, 17, 1, 1)])
@@ -132,6 +141,18 @@ def test_sharded_equals_one_rank(
         invariants.sharded_equals_whole(family, rank_pool, size, prompts, sharding, dtype)
 
 
+def test_layouts_of_both_transformers_load_alike(saved: SavedModel, family: Family, tmp_path: Path) -> None:
+    """Version 5 writes its own form of the config, and experts in one tensor if it is asked to."""
+    own = save_glm4v(tmp_path, "transformers5", has_experts=family.facts.model_type == "glm4v_moe")
+    loaded = load_model(own.folder, dtype=torch.float32, device=CPU)
+    assert loaded.facts == family.facts
+    for (name, weight), (_, other) in zip(
+        loaded.model.named_parameters(), family.model.named_parameters(), strict=True
+    ):
+        assert torch.equal(weight, other), name
+
+
+@ONCE
 @pytest.mark.parametrize(
     ("size", "mode"),
     [*((size, mode) for size in (2, 3, 4) for mode in ("data", "auto")), (2, "weights"), (4, "weights")],
@@ -143,6 +164,7 @@ def test_encoder_mode_equals_one_rank(family: Family, rank_pool: RankPool, size:
         invariants.encoder_mode_equals_one_rank(family, rank_pool, size, prompts, mode, dtype)
 
 
+@ONCE
 @pytest.mark.parametrize("exchange", ["all-gather", "all-to-all"])
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_row_cuts_equal_one_rank(family: Family, rank_pool: RankPool, size: int, exchange: Exchange) -> None:
