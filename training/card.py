@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,11 @@ scattered points, short clips given as several pictures; 112 to 336 pixels a sid
 numbers up to 999), and questions in the words of that generator, such as "What is the value of Rome?", "Which bar is
 the largest?" or "How many bars are there?".
 
-**What it can't do:** anything else. It knows no other words, does not converse, and reads other charts by luck.{weak}
-
+**What it can't do:** anything else. It knows no other words, does not converse, and reads other charts by luck.
+{weak}
 **How it was trained:** from random weights, only on charts of the generator; script, recipe, seed and log are in
-`training/` of the project. {trained}
+`training/` of the project.
+{trained}
 
 ## Accuracy
 
@@ -59,8 +61,9 @@ def card(report: dict[str, Any], trained: str, agreement: str) -> str:
     for kind, score in scores.items():
         accuracy = f"{100 * score.accuracy:.1f} ± {100 * score.standard_error:.1f} %"
         lines.append(f"| {kind} | {score.asked} | {accuracy} |")
-    head = _HEAD.format(trained=trained, limit=report["limit"], seed=report["seed"], weak=_weak(scores))
-    return head + "\n".join(lines) + f"\n\n{agreement}\n"
+    texts = {"trained": _wrapped(trained), "weak": _wrapped(_weak(scores))}
+    head = _HEAD.format(limit=report["limit"], seed=report["seed"], **texts)
+    return head + "\n".join(lines) + f"\n\n{_wrapped(agreement)}"
 
 
 def _weak(scores: dict[str, Score]) -> str:
@@ -68,7 +71,13 @@ def _weak(scores: dict[str, Score]) -> str:
     if not weak:
         return ""
     names = ", ".join(name.removeprefix("question: ") for name in weak)
-    return f" Of the\ngenerator's own questions it answers less than {_WEAK:.0%} of these kinds rightly: {names}."
+    return (
+        f"Of the generator's own questions it answers less than {100 * _WEAK:.0f} % of these kinds rightly: {names}."
+    )
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 118) + "\n" if text else ""
 
 
 def main() -> None:
