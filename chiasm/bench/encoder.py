@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from chiasm.bench.baseline import whole_items
+from chiasm.bench.trace import Chart
 from chiasm.bench.workloads import Workload, units_of
 from chiasm.config.engine import EncoderMode
 from chiasm.errors import UserError
@@ -27,11 +28,13 @@ class Measured(NamedTuple):
     Attributes:
         seconds: from the start to the last feature on every rank.
         alone_seconds: the same work on one rank.
+        cut_bytes: received by all ranks within the tower, for units that are cut.
         peak_memory_bytes: of each rank, weights included; None where the system does not tell.
     """
 
     seconds: float
     alone_seconds: float
+    cut_bytes: int
     peak_memory_bytes: tuple[int, ...] | None
 
 
@@ -49,9 +52,9 @@ class BatchResult(NamedTuple):
     measured: Measured | None = None
 
     @property
-    def num_bytes(self) -> int:
-        """Received by all ranks, as predicted."""
-        return sum(self.model.price(self.plan.assignments).exchanged_bytes)
+    def is_cut(self) -> bool:
+        """Whether ranks share a unit."""
+        return any(assignment.is_cut for assignment in self.plan.assignments)
 
     @property
     def efficiency(self) -> float:
@@ -75,6 +78,8 @@ class Row(msgspec.Struct, frozen=True):
         predicted_seconds: makespan by the cost model.
         measured_seconds: makespan; None where it was not run.
         bytes: received by all ranks together, by the cost model.
+        cut_bytes: of these, what they receive within the tower for units that are cut; None where none is.
+        measured_cut_bytes: what they did receive for them; None where none is cut, or nothing was run.
         peak_memory_bytes: of each rank; None where it was not run.
         reasons: the planner's own words, each once.
     """
@@ -86,8 +91,22 @@ class Row(msgspec.Struct, frozen=True):
     predicted_seconds: float
     measured_seconds: float | None
     bytes: int
+    cut_bytes: int | None
+    measured_cut_bytes: int | None
     peak_memory_bytes: tuple[int, ...] | None
     reasons: tuple[str, ...]
+
+
+class Outcome(NamedTuple):
+    """What a benchmark found.
+
+    Attributes:
+        rows: one for every workload, number of ranks and mode.
+        charts: what the ranks did when; empty where nobody asked.
+    """
+
+    rows: list[Row]
+    charts: list[Chart]
 
 
 def predict(workload: Workload, model: CostModel) -> list[Row]:
@@ -128,6 +147,8 @@ def _encoder_mode(mode: str) -> EncoderMode:
 def row_of(workload: str, mode: str, results: Sequence[BatchResult]) -> Row:
     """The row of a workload's batches."""
     measured = [result.measured for result in results if result.measured]
+    costs = [result.model.price(result.plan.assignments) for result in results]
+    is_cut = any(result.is_cut for result in results)
     peaks = [one.peak_memory_bytes for one in measured if one.peak_memory_bytes]
     return Row(
         workload=workload,
@@ -136,7 +157,9 @@ def row_of(workload: str, mode: str, results: Sequence[BatchResult]) -> Row:
         efficiency=fmean(result.efficiency for result in results),
         predicted_seconds=fmean(result.plan.predicted_seconds for result in results),
         measured_seconds=fmean(one.seconds for one in measured) if measured else None,
-        bytes=round(fmean(result.num_bytes for result in results)),
+        bytes=round(fmean(sum(cost.exchanged_bytes) for cost in costs)),
+        cut_bytes=round(fmean(sum(cost.cut_bytes) for cost in costs)) if is_cut else None,
+        measured_cut_bytes=round(fmean(one.cut_bytes for one in measured)) if is_cut and measured else None,
         peak_memory_bytes=tuple(map(max, zip(*peaks, strict=True))) if peaks else None,
         reasons=tuple(dict.fromkeys(result.plan.reason for result in results)),
     )

@@ -11,11 +11,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from chiasm.bench.encoder import BatchResult, Measured, Row, modes_of, plan_mode, row_of
-from chiasm.bench.ranks import Measured as Run
-from chiasm.bench.ranks import RankSet, interleave, make_units, start_ranks
-from chiasm.bench.report import write_rows
-from chiasm.bench.trace import Timeline, measured_timeline, write_trace
+from chiasm.bench.encoder import BatchResult, Measured, Outcome, Row, modes_of, plan_mode, row_of
+from chiasm.bench.ranks import RankSet, Run, interleave, make_units, start_ranks
+from chiasm.bench.trace import Chart, measured_chart
 from chiasm.bench.workloads import Batch, Workload, find_workloads, units_of
 from chiasm.config.engine import EncoderMode, EngineConfig
 from chiasm.schema.media import Unit
@@ -45,18 +43,16 @@ def measure(
     threads: int,
     repeats: int,
     *,
-    json_file: Path | None = None,
-    trace_file: Path | None = None,
-) -> list[Row]:
-    """Rows for every workload and mode, also written to files where asked for.
+    with_charts: bool,
+) -> Outcome:
+    """Rows for every workload and mode.
 
     Args:
         config: the model, and how many ranks.
         workload: a name, a group of them, or a JSON file.
         threads: of each rank, on a CPU.
         repeats: runs of each plan; their median counts.
-        json_file: gets the rows.
-        trace_file: gets the timeline of each plan's last run.
+        with_charts: whether the last run of each plan is charted too.
 
     Raises:
         UserError: for a model or workload that can't be used.
@@ -71,11 +67,7 @@ def measure(
             for one in workloads:
                 results = _run_workload(one, ranks, repeats, folder / one.name, runs)
                 rows.extend(row_of(one.name, mode, batches) for mode, batches in results.items())
-        if trace_file:
-            write_trace(trace_file, [_timeline(run, folder) for run in runs])
-    if json_file:
-        write_rows(json_file, rows)
-    return rows
+        return Outcome(rows, [_chart(run, folder) for run in runs] if with_charts else [])
 
 
 class _LastRun(NamedTuple):
@@ -87,10 +79,10 @@ class _LastRun(NamedTuple):
     run: Run
 
 
-def _timeline(last: _LastRun, folder: Path) -> Timeline:
+def _chart(last: _LastRun, folder: Path) -> Chart:
     name = f"{last.workload}, {last.mode}, {last.num_ranks} ranks"
     noted = _trace_folder(folder, last.num_ranks, "weights" if last.mode == "weights" else "auto")
-    return measured_timeline(name, noted, last.num_ranks, last.run.start, last.run.stop)
+    return measured_chart(name, noted, last.num_ranks, last.run.start, last.run.stop)
 
 
 def _trace_folder(folder: Path, num_ranks: int, mode: EncoderMode) -> Path:
@@ -144,4 +136,9 @@ def _measured(runs: Sequence[Run], alone_seconds: float) -> Measured:
     peaks = [peak for run in runs for peak in run.peak_bytes]
     known = [run.peak_bytes for run in runs] if None not in peaks else []
     by_rank = tuple(max(peak or 0 for peak in own) for own in zip(*known, strict=True))
-    return Measured(median(run.seconds for run in runs), alone_seconds, by_rank or None)
+    return Measured(
+        seconds=median(run.seconds for run in runs),
+        alone_seconds=alone_seconds,
+        cut_bytes=sum(runs[-1].cut_bytes),  # the same in every run
+        peak_memory_bytes=by_rank or None,
+    )

@@ -14,7 +14,6 @@ import numpy as np
 from chiasm.bench.workloads import Batch
 from chiasm.config.engine import EngineConfig
 from chiasm.dist.runtime_dir import create_runtime_dir, remove_runtime_dir
-from chiasm.engine.core.encoder_rates import encoder_rates
 from chiasm.engine.executor.multiproc import MultiprocExecutor
 from chiasm.errors import EngineDeadError
 from chiasm.multimodal.pixels import write_rows
@@ -26,21 +25,19 @@ from chiasm.vision.cost import CostModel
 _SEED = 0
 
 
-class Measured(NamedTuple):
+class Run(NamedTuple):
     """One run of a plan.
 
     Attributes:
         seconds: from its start to the last feature on rank 0.
-        rank_seconds: of each rank, until its own rows were computed.
-        exchanged_bytes: received by each rank within the tower, for units that are cut.
+        cut_bytes: received by each rank within the tower, for units that are cut.
         peak_bytes: resident memory of each rank at its highest, weights included; None where the system doesn't tell.
         start: when it began, on the machine's monotonic clock.
         stop: when rank 0 was done.
     """
 
     seconds: float
-    rank_seconds: tuple[float, ...]
-    exchanged_bytes: tuple[int, ...]
+    cut_bytes: tuple[int, ...]
     peak_bytes: tuple[int | None, ...]
     start: float
     stop: float
@@ -51,7 +48,8 @@ class RankSet:
 
     Attributes:
         facts: of the model.
-        cost_model: with the rates that these ranks have measured.
+        cost_model: with rates that these ranks measured as they started, not those kept from another day: what is
+            predicted is to be held against what is measured now.
     """
 
     def __init__(self, config: EngineConfig, runtime_dir: Path) -> None:
@@ -62,13 +60,13 @@ class RankSet:
         try:
             info = self._executor.load()[0]
             self.facts: ModelFacts = info.facts
-            rates = encoder_rates(config, info, self._executor)
+            rates = self._executor.measure_encoder()
         except BaseException:
             self._executor.close()
             raise
         self.cost_model = CostModel(info.facts.encoder, rates, config.tensor_parallel_size)
 
-    def run(self, plan: VisionPlan) -> Measured:
+    def run(self, plan: VisionPlan) -> Run:
         """Obey a plan; what the one before gave is dropped first."""
         pids = self._executor.rank_pids
         restarted = [_restart_peak(pid) for pid in pids]
@@ -79,9 +77,8 @@ class RankSet:
             raise EngineDeadError(f"{len(result.failed_units)} units could not be encoded; the log above says why.")
         self._step += 1
         self._held = tuple(unit.key for unit in plan.units)
-        return Measured(
+        return Run(
             result.encoder_makespan,
-            result.encoder_seconds,
             result.encoder_exchanged_bytes,
             tuple(_peak(pid) if can_tell else None for pid, can_tell in zip(pids, restarted, strict=True)),
             start,
@@ -118,7 +115,7 @@ def make_units(batch: Batch, facts: ModelFacts, folder: Path) -> list[Unit]:
     for number, (frames, rows, columns) in enumerate(batch):
         num_rows = rows * columns
         pixels = draw.integers(0, 256, (frames * num_rows, facts.processor.row_bytes), dtype=np.uint8)
-        ref = write_rows(pixels, folder / f"item-{number}")
+        ref = write_rows([pixels], folder / f"item-{number}")
         for frame in range(frames):
             own = PixelRef(ref.path, frame * num_rows, num_rows, ref.row_bytes)
             units.append(Unit(f"{number}/{frame}", (rows, columns), num_rows // facts.encoder.block_rows, own))
@@ -153,15 +150,15 @@ def _peak(pid: int) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
-def interleave(sets: Sequence[tuple[RankSet, VisionPlan]], repeats: int) -> list[list[Measured]]:
+def interleave(sets: Sequence[tuple[RankSet, VisionPlan]], repeats: int) -> list[list[Run]]:
     """Run every plan ``repeats`` times, in turn, so that what disturbs the machine disturbs all; by plan.
 
     Each is run once before, to warm up.
     """
-    runs: list[list[Measured]] = [[] for _ in sets]
+    runs: list[list[Run]] = [[] for _ in sets]
     for repeat in range(repeats + 1):
         for index, (ranks, plan) in enumerate(sets):
-            measured = ranks.run(plan)
+            run = ranks.run(plan)
             if repeat:
-                runs[index].append(measured)
+                runs[index].append(run)
     return runs

@@ -48,6 +48,8 @@ def _figures(rows: Sequence[Row | None]) -> list[tuple[str, list[str]]]:
         ("predicted ms", _cells(rows, lambda row: row.predicted_seconds, ".2f", 1e3)),
         ("measured ms", _cells(rows, lambda row: row.measured_seconds, ".2f", 1e3)),
         ("exchanged MB", _cells(rows, lambda row: row.bytes, ".1f", 1e-6)),
+        ("for cuts MB", _cells(rows, lambda row: row.cut_bytes, ".1f", 1e-6)),
+        ("measured MB", _cells(rows, lambda row: row.measured_cut_bytes, ".1f", 1e-6)),
         ("peak MiB a rank", _cells(rows, lambda row: max(row.peak_memory_bytes or (0,)) or None, ".0f", 2**-20)),
     ]
     return [(name, cells) for name, cells in figures if set(cells) != {_UNKNOWN}]

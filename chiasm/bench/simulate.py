@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from chiasm.bench.encoder import Row, modes_of, plan_mode, predict
+from chiasm.bench.encoder import Outcome, modes_of, plan_mode, predict
 from chiasm.bench.machines import QWEN3_VL_8B
-from chiasm.bench.report import write_rows
-from chiasm.bench.trace import Timeline, predicted_timeline, write_trace
+from chiasm.bench.trace import Chart, predicted_chart
 from chiasm.bench.workloads import Workload, find_workloads, units_of
 from chiasm.schema.facts import EncoderRates, EncoderShape
 from chiasm.vision.cost import CostModel
@@ -20,18 +18,16 @@ def simulate(
     num_ranks: Sequence[int],
     rates: EncoderRates,
     *,
-    json_file: Path | None = None,
-    trace_file: Path | None = None,
-) -> list[Row]:
-    """Rows for every workload, number of ranks and mode, also written to files where asked for.
+    with_charts: bool,
+) -> Outcome:
+    """Rows for every workload, number of ranks and mode.
 
     Args:
         model: the checkpoint whose tower it is; None takes that of Qwen3-VL-8B.
         workload: a name, "named" for all, or a JSON file.
         num_ranks: each is simulated.
         rates: of a rank and its link.
-        json_file: gets the rows.
-        trace_file: gets the timeline of each workload's first batch.
+        with_charts: whether each workload's first batch is charted too.
 
     Raises:
         UserError: for a model or workload that can't be used.
@@ -40,13 +36,8 @@ def simulate(
     workloads = find_workloads(workload)
     cost_models = [CostModel(shape, rates, size) for size in num_ranks]
     rows = [row for one in workloads for costs in cost_models for row in predict(one, costs)]
-    if json_file:
-        write_rows(json_file, rows)
-    if trace_file:
-        write_trace(
-            trace_file, [line for one in workloads for costs in cost_models for line in _timelines(one, costs)]
-        )
-    return rows
+    drawn = workloads if with_charts else []
+    return Outcome(rows, [chart for one in drawn for costs in cost_models for chart in _charts(one, costs)])
 
 
 def _shape_of(model: str | None) -> EncoderShape:
@@ -57,8 +48,8 @@ def _shape_of(model: str | None) -> EncoderShape:
     return checkpoint_shape(model)
 
 
-def _timelines(workload: Workload, costs: CostModel) -> Iterator[Timeline]:
+def _charts(workload: Workload, costs: CostModel) -> Iterator[Chart]:
     items = units_of(workload.batches[0], costs.shape)
     for mode in modes_of(costs):
         cost = costs.price(plan_mode(mode, items, costs).assignments)
-        yield predicted_timeline(f"{workload.name}, {mode}, {costs.num_ranks} ranks", cost, costs)
+        yield predicted_chart(f"{workload.name}, {mode}, {costs.num_ranks} ranks", cost, costs)

@@ -21,6 +21,8 @@ Batch = tuple[Item, ...]
 
 _MIX_SEED = 0
 _MIX_BATCHES = 1000
+_MOST_UNITS = 10_000
+_MOST_PATCHES = 2**22
 
 
 class Workload(NamedTuple):
@@ -122,6 +124,14 @@ def _read_batch(file: Path) -> Batch:
         ) from error
     if not items or any(side < 1 for item in items for side in item):
         raise UserError(f"workload {file.name} must have items, all of whose sides are at least 1.", param="workload")
+    num_units = sum(frames for frames, _, _ in items)
+    num_patches = sum(math.prod(item) for item in items)
+    if num_units > _MOST_UNITS or num_patches > _MOST_PATCHES:
+        raise UserError(
+            f"workload {file.name} must have at most {_MOST_UNITS} images and frames of {_MOST_PATCHES} patches in "
+            f"all, got {num_units} of {num_patches}.",
+            param="workload",
+        )
     return tuple(items)
 
 

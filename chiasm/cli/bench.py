@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +11,12 @@ import typer
 
 from chiasm.config.checkpoint import resolve_checkpoint
 from chiasm.config.engine import DeviceName, DTypeName, EngineConfig
-from chiasm.errors import UserError
+from chiasm.errors import UserError, refuse
 from chiasm.logs import configure_logging
+
+_RATES = (1e-3, 1e6)
+_MEASURED = ("tensor_parallel_size", "threads", "repeats", "dtype", "device")
+_SIMULATED = ("tflops", "link_gbs", "link_us")
 
 bench_app = typer.Typer(no_args_is_help=True, help="Measure parts of the engine.")
 
@@ -22,6 +28,7 @@ def _group() -> None:
 
 @bench_app.command()
 def encoder(
+    context: typer.Context,
     model: Annotated[
         str | None,
         typer.Argument(
@@ -50,22 +57,33 @@ def encoder(
     device: Annotated[DeviceName, typer.Option(help="Where the ranks compute.")] = "auto",
     simulate: Annotated[
         list[int] | None,
-        typer.Option(metavar="N", help="Run nothing: predict for N ranks of the rates below; repeatable.", min=1),
+        typer.Option(
+            metavar="N", help="Run nothing: predict for N ranks of the rates below; repeatable.", min=1, max=1024
+        ),
     ] = None,
     tflops: Annotated[float, typer.Option(help="10^12 operations in a second on each simulated rank.")] = 500.0,
     link_gbs: Annotated[float, typer.Option(help="10^9 bytes that it receives in a second.")] = 400.0,
-    link_us: Annotated[float, typer.Option(help="Fixed time of a collective in microseconds.", min=0.0)] = 10.0,
+    link_us: Annotated[float, typer.Option(help="Fixed time of a collective in microseconds.")] = 10.0,
 ) -> None:
     """Compare whole items, whole frames (data), rows (auto) and sharded weights."""
-    from chiasm.bench.report import as_text
+    from chiasm.bench.report import as_text, write_rows
+    from chiasm.bench.trace import write_trace
 
     configure_logging("bench", "WARNING")
+    _refuse_given(context, _SIMULATED if not simulate else _MEASURED, has_simulate=bool(simulate))
+    for name, file in (("json", json), ("trace", trace)):
+        if file:
+            _check_writable(name, file)
     if simulate:
         from chiasm.bench.machines import gpu_rates
         from chiasm.bench.simulate import simulate as run_simulation
 
-        rates = gpu_rates(_above_zero("tflops", tflops), _above_zero("link-gbs", link_gbs), link_us)
-        rows = run_simulation(model, workload or "named", simulate, rates, json_file=json, trace_file=trace)
+        rates = gpu_rates(
+            _within("tflops", tflops, *_RATES),
+            _within("link-gbs", link_gbs, *_RATES),
+            _within("link-us", link_us, 0, 1e6),
+        )
+        outcome = run_simulation(model, workload or "named", simulate, rates, with_charts=trace is not None)
     else:
         from chiasm.bench.measure import measure
 
@@ -75,11 +93,53 @@ def encoder(
             device=device,
             tensor_parallel_size=tensor_parallel_size,
         )
-        rows = measure(config, workload or "small", threads, repeats, json_file=json, trace_file=trace)
-    typer.echo(as_text(rows))
+        outcome = measure(config, workload or "small", threads, repeats, with_charts=trace is not None)
+    typer.echo(as_text(outcome.rows))  # first, as a file may fail after all
+    if json:
+        _write("json", json, partial(write_rows, rows=outcome.rows))
+    if trace:
+        _write("trace", trace, partial(write_trace, charts=outcome.charts))
 
 
-def _above_zero(name: str, value: float) -> float:
-    if not value > 0:
-        raise UserError(f"{name} must be above 0, got {value}.", param=name)
+def _refuse_given(context: typer.Context, names: Sequence[str], *, has_simulate: bool) -> None:
+    """Options that would be passed over in silence.
+
+    Raises:
+        UserError: naming the first.
+    """
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = name.replace("_", "-")
+            rule = "can't be given with simulate" if has_simulate else "can only be given with simulate"
+            raise UserError(f"{option} {rule}.", param=option)
+
+
+def _within(name: str, value: float, low: float, high: float) -> float:
+    if not low <= value <= high:
+        refuse(name, value, f"in [{low:g}, {high:g}]")
     return value
+
+
+def _check_writable(name: str, file: Path) -> None:
+    """Find out before minutes of measuring; leaves no file behind.
+
+    Raises:
+        UserError: if it can't be written.
+    """
+    is_new = not file.exists()
+    _write(name, file, _touch)
+    if is_new:
+        file.unlink()
+
+
+def _touch(file: Path) -> None:
+    with file.open("ab"):
+        pass
+
+
+def _write(name: str, file: Path, write: Callable[[Path], None]) -> None:
+    try:
+        write(file)
+    except OSError as error:
+        raise UserError(f"{name} {file} can't be written: {error.strerror}.", param=name) from error

@@ -71,6 +71,7 @@ class PlanCost(NamedTuple):
             sharded weights, for the sums.
         done_seconds: when each rank is through with its rows; with a cut, all wait for one another.
         exchanged_bytes: received by each rank, the gathered features among them.
+        cut_bytes: of these, what it receives within layers for the units that are cut.
         gather_seconds: agreeing on failures, and putting all features on all ranks after the slowest rank is done.
         makespan: seconds from the start to the last feature on every rank.
     """
@@ -79,6 +80,7 @@ class PlanCost(NamedTuple):
     exchange_seconds: tuple[float, ...]
     done_seconds: tuple[float, ...]
     exchanged_bytes: tuple[int, ...]
+    cut_bytes: tuple[int, ...]
     gather_seconds: float
     makespan: float
 
@@ -205,12 +207,13 @@ class CostModel:
         done = self._done_seconds(loads, compute, waits)
         received = self._gathered_bytes(loads)
         gather = self._end_seconds(received, any(load.num_rounds for load in loads))
-        exchanged = [self._exchanged_bytes(load) for load in loads]
+        cut = [self._cut_bytes(load) for load in loads]
         return PlanCost(
             compute_seconds=tuple(compute),
             exchange_seconds=tuple(sum(wait) - less for wait, less in zip(waits, hidden, strict=True)),
             done_seconds=done,
-            exchanged_bytes=tuple(round(a + b) for a, b in zip(exchanged, received, strict=True)),
+            exchanged_bytes=tuple(round(a + b) for a, b in zip(cut, received, strict=True)),
+            cut_bytes=tuple(map(round, cut)),
             gather_seconds=gather,
             makespan=max(done) + gather,
         )
@@ -252,7 +255,7 @@ class CostModel:
         sent = max(own - self._local_seconds(load) for own, load in zip(compute, loads, strict=True))
         return (max(sent + first, *compute) + second,) * len(loads)
 
-    def _exchanged_bytes(self, load: RankLoad) -> float:
+    def _cut_bytes(self, load: RankLoad) -> float:
         """Received by a rank in all layers."""
         elements = load.first_elements + load.second_elements
         return elements * self.shape.num_full_attention_layers * self.rates.bytes_per_element
@@ -281,12 +284,20 @@ class CostModel:
         m, rates = self.num_ranks, self.rates
         compute = sum(work.seconds for work in works) / m + rates.seconds_per_pass
         if m == 1:
-            return PlanCost((compute,), (0.0,), (compute,), (0,), 0.0, compute)
+            return PlanCost((compute,), (0.0,), (compute,), (0,), (0,), 0.0, compute)
         received = self._summed_elements(works) * 2 * (m - 1) // m * rates.bytes_per_element
         exchange = (2 * self.shape.num_layers + 1) * rates.seconds_per_exchange + received * rates.seconds_per_byte
         agree = 2 * rates.seconds_per_exchange
         done = compute + exchange
-        return PlanCost((compute,) * m, (exchange,) * m, (done,) * m, (received,) * m, agree, done + agree)
+        return PlanCost(
+            compute_seconds=(compute,) * m,
+            exchange_seconds=(exchange,) * m,
+            done_seconds=(done,) * m,
+            exchanged_bytes=(received,) * m,
+            cut_bytes=(0,) * m,
+            gather_seconds=agree,
+            makespan=done + agree,
+        )
 
     def _summed_elements(self, works: Iterable[UnitWork]) -> int:
         """Two sums a layer over all rows, and one of the features; a ring moves each element 2 (m - 1) / m times."""

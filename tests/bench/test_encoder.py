@@ -11,7 +11,7 @@ from chiasm.bench.baseline import whole_items
 from chiasm.bench.encoder import MODES, BatchResult, Measured, Row, plan_mode, predict, row_of
 from chiasm.bench.machines import QWEN3_VL_8B, gpu_rates
 from chiasm.bench.report import as_text
-from chiasm.bench.trace import Span, Timeline, predicted_timeline, write_trace
+from chiasm.bench.trace import Block, Chart, predicted_chart, write_trace
 from chiasm.bench.workloads import NAMES, Workload, find_workloads, image, units_of, video
 from chiasm.cli.main import main
 from chiasm.errors import UserError
@@ -81,11 +81,11 @@ def test_heads_that_do_not_divide_leave_out_sharded_weights() -> None:
 
 
 def test_what_is_measured_stands_beside_what_is_predicted() -> None:
-    items = units_of(SMALL.batches[0], QWEN3_VL_8B)
+    items = units_of([(1, 64, 64)], QWEN3_VL_8B)
     rows = []
     for mode in MODES:
         plan = plan_mode(mode, items, model(2))
-        runs = [Measured(seconds, 3.0, (2**20, peak * 2**20)) for seconds, peak in [(1.5, 3), (2.5, 2)]]
+        runs = [Measured(seconds, 3.0, 4_000_000, (2**20, peak * 2**20)) for seconds, peak in [(1.5, 3), (2.5, 2)]]
         rows.append(row_of("small", mode, [BatchResult(plan, model(2), run) for run in runs]))
         assert rows[-1].predicted_seconds == plan.predicted_seconds
     assert all(row.efficiency == pytest.approx((1 + 0.6) / 2) for row in rows)
@@ -93,6 +93,7 @@ def test_what_is_measured_stands_beside_what_is_predicted() -> None:
     assert all(row.peak_memory_bytes == (2**20, 3 * 2**20) for row in rows)
     lines = [line.split() for line in as_text(rows).splitlines()]
     assert ["measured", "ms", *["2000.00"] * 4] in lines
+    assert ["measured", "MB", "-", "-", "4.0", "-"] in lines, "only auto cuts"
     assert ["peak", "MiB", "a", "rank", *["3"] * 4] in lines
 
 
@@ -101,22 +102,22 @@ def test_a_trace_has_a_track_for_each_rank_and_no_overlaps() -> None:
     units = [unit for item in units_of([(1, 64, 64), (1, 20, 20)], QWEN3_VL_8B) for unit in item]
     plan = plan_vision(units, num_ranks=4, mode="auto", model=costs)
     cost = costs.price(plan.assignments)
-    timeline = predicted_timeline("mix", cost, costs)
+    chart = predicted_chart("mix", cost, costs)
     for rank in range(4):
-        own = sorted(span for span in timeline.spans if span.rank == rank)
-        ordered = sorted(own, key=lambda span: span.start)
-        assert {span.activity for span in own} == {"compute", "exchange", "gather"}
-        ends = [span.start + span.seconds for span in ordered]
-        starts = [*(span.start for span in ordered[1:]), cost.makespan]
+        own = sorted(block for block in chart.blocks if block.rank == rank)
+        ordered = sorted(own, key=lambda block: block.start)
+        assert {block.activity for block in own} == {"compute", "exchange", "gather"}
+        ends = [block.start + block.seconds for block in ordered]
+        starts = [*(block.start for block in ordered[1:]), cost.makespan]
         assert all(end <= start * (1 + 1e-9) for end, start in zip(ends, starts, strict=True))
-        assert sum(span.seconds for span in own if span.activity == "compute") == pytest.approx(
+        assert sum(block.seconds for block in own if block.activity == "compute") == pytest.approx(
             cost.compute_seconds[rank]
         )
 
 
 def test_a_trace_is_in_the_chrome_format(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
-    write_trace(file, [Timeline("a", (Span(0, "compute", 0.5, 1.0),)), Timeline("b", (Span(1, "gather", 0, 2e-6),))])
+    write_trace(file, [Chart("a", (Block(0, "compute", 0.5, 1.0),)), Chart("b", (Block(1, "gather", 0, 2e-6),))])
     events = json.loads(file.read_text())["traceEvents"]
     assert [event["args"]["name"] for event in events if event["ph"] == "M"] == ["a", "rank 0", "b", "rank 1"]
     spans = [event for event in events if event["ph"] == "X"]
@@ -137,6 +138,21 @@ def test_the_command_prints_the_modes_side_by_side(tmp_path: Path, capsys: pytes
     assert [(row["mode"], row["ranks"]) for row in rows] == [(mode, n) for n in (8, 2) for mode in MODES]
     assert set(rows[0]) == set(Row.__struct_fields__)
     assert len({event["pid"] for event in json.loads(trace_file.read_text())["traceEvents"]}) == len(rows)
+
+
+def test_a_file_that_can_no_longer_be_written_costs_no_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("chiasm.bench.report.write_rows", fail)
+    line = ["bench", "encoder", "--simulate", "2", "--workload", "one-image", "--json", str(tmp_path / "rows.json")]
+    assert main(line) == 2
+    told = capsys.readouterr()
+    assert told.out.split()[: len(MODES)] == list(MODES)
+    assert f"json {tmp_path / 'rows.json'} can't be written: No space left on device" in told.err
+    assert not list(tmp_path.iterdir()), "finding out leaves nothing behind"
 
 
 def test_a_faster_link_cuts_better(capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,6 +180,8 @@ def test_a_file_of_grids_and_the_tower_of_a_checkpoint(
         ("[[1, 3, 2]]", "multiples of 2"),
         ("[[1, 2]]", "must be a list of"),
         ("{", "must be a list of"),
+        ("[[100000000, 2, 2]]", "at most 10000 images and frames of 4194304 patches in all, got 100000000 "),
+        ("[[1, 4096, 4096]]", "at most 10000 images and frames"),
     ],
 )
 def test_a_file_that_is_no_workload(content: str, told: str, tmp_path: Path) -> None:
@@ -178,8 +196,19 @@ def test_a_file_that_is_no_workload(content: str, told: str, tmp_path: Path) -> 
     [
         (["--simulate", "2", "--workload", "many-images"], "must be one of one-image, "),
         (["--simulate", "2", "--workload", "absent.json"], "can't be read"),
-        (["--simulate", "2", "--tflops", "0"], "tflops must be above 0"),
-        (["--simulate", "2", "--link-gbs", "-1"], "link-gbs must be above 0"),
+        (["--simulate", "2", "--tflops", "0"], "tflops must be in [0.001, 1e+06], got 0"),
+        (["--simulate", "2", "--tflops", "inf"], "tflops must be in"),
+        (["--simulate", "2", "--tflops", "1e-320"], "tflops must be in"),
+        (["--simulate", "2", "--link-gbs", "-1"], "link-gbs must be in"),
+        (["--simulate", "2", "--link-gbs", "1e300"], "link-gbs must be in"),
+        (["--simulate", "2", "--link-us", "nan"], "link-us must be in [0, 1e+06]"),
+        (["--simulate", "2", "-tp", "2"], "tensor-parallel-size can't be given with simulate"),
+        (["--simulate", "2", "--repeats", "5"], "repeats can't be given with simulate"),
+        (["--simulate", "2", "--dtype", "auto"], "dtype can't be given with simulate"),
+        (["--link_us", "10"], "link-us can only be given with simulate"),
+        (["--tflops", "500"], "tflops can only be given with simulate"),
+        (["--simulate", "2", "--json", "/absent/rows.json"], "json /absent/rows.json can't be written: No such file"),
+        (["--trace", "/"], "trace / can't be written: Is a directory"),
         (["absent", "--simulate", "2"], "neither a folder nor a hub name"),
     ],
 )

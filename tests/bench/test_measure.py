@@ -27,5 +27,6 @@ def test_measured_figures_stand_beside_predicted_ones(
         assert row["measured_seconds"] > 0
         assert row["predicted_seconds"] > 0
         assert row["efficiency"] > 0
+        assert row["measured_cut_bytes"] == row["cut_bytes"], "bytes are no matter of opinion"
     events = json.loads(trace_file.read_text())["traceEvents"]
     assert {event["tid"] for event in events if event["ph"] == "X"} == {0, 1}
