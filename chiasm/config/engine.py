@@ -125,6 +125,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_cache_size("mm_encoder_cache_gb", self.mm_encoder_cache_gb)
         if self.mm_encoder_min_units_per_rank < 0:
             refuse("mm_encoder_min_units_per_rank", self.mm_encoder_min_units_per_rank, "at least 0")
+        if self.mm_encoder_min_units_per_rank and self.mm_encoder_tp_mode == "weights":
+            limit = "0 with mm_encoder_tp_mode=weights, which places no units"
+            refuse("mm_encoder_min_units_per_rank", self.mm_encoder_min_units_per_rank, limit)
         if self.mm_encoder_trace_dir is not None and not Path(self.mm_encoder_trace_dir).is_dir():
             refuse("mm_encoder_trace_dir", self.mm_encoder_trace_dir, "a folder that exists")
         if not self.step_timeout > 0:
