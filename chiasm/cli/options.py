@@ -72,25 +72,37 @@ class EngineOptions:
     )
 
     limit_mm_per_prompt: str | None = option(
-        None, "Most items in a prompt: '{\"image\": 4}'. Also --limit-mm-per-prompt.image 4.", metavar="JSON"
+        None,
+        'Most items in a prompt: \'{"image": 4, "video": 1}\'. Also --limit-mm-per-prompt.image 4.',
+        metavar="JSON",
     )
     mm_processor_kwargs: str | None = option(
         None, 'Sizes of images: \'{"min_pixels": 3136, "max_pixels": 1003520}\'. Also by dotted keys.', metavar="JSON"
     )
+    media_io_kwargs: str | None = option(
+        None,
+        'How videos are sampled: \'{"video": {"fps": 2}}\' or \'{"video": {"num_frames": 32}}\', of which -1 is all.',
+        metavar="JSON",
+    )
     allowed_local_media_path: str | None = option(None, "Folder whose files file:// URLs may name.")
     allowed_media_hosts: list[str] | None = option(
-        None, "Private host that images may come from all the same; repeatable.", metavar="HOST:PORT"
+        None, "Private host that media may come from all the same; repeatable.", metavar="HOST:PORT"
     )
     fetch_timeout: float = option(_M.fetch_timeout, "Seconds for the download of an image.")
-    max_media_bytes: int = option(_M.max_media_bytes, "Largest file of an image.")
+    video_fetch_timeout: float = option(_M.video_fetch_timeout, "Seconds for the download of a video.")
+    max_media_bytes: int = option(_M.max_media_bytes, "Largest file of an image or a video.")
     max_image_pixels: int = option(_M.max_image_pixels, "Largest picture that is decoded.")
+    max_video_pixels: int = option(_M.max_video_pixels, "Largest frame of a video that is decoded.")
+    max_video_seconds: float = option(_M.max_video_seconds, "Longest video.")
+    max_video_frames: int = option(_M.max_video_frames, "Most frames that are taken of a video.")
+    video_timeout: float = option(_M.video_timeout, "Seconds for decoding a video.")
     max_pixel_bytes_in_flight: int = option(
         _M.max_pixel_bytes_in_flight, "Pixels held for unfinished requests; further requests wait."
     )
     mm_processor_cache_gb: float = option(
-        _M.mm_processor_cache_gb, "GiB of processed images kept for when they come again; 0 keeps none."
+        _M.mm_processor_cache_gb, "GiB of processed images and videos kept for when they come again; 0 keeps none."
     )
-    num_workers: int = option(_M.num_workers, "Processes that decode images; 0 picks by cores.")
+    num_workers: int = option(_M.num_workers, "Processes that decode media; 0 picks by cores.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,8 @@ def engine_config(model: str, options: EngineOptions) -> EngineConfig:
     for name in ("limit_mm_per_prompt", "mm_processor_kwargs"):
         if name in given:
             given[name] = _whole_numbers(name, given[name])
+    if "media_io_kwargs" in given:
+        given["media_io_kwargs"] = _json_object("media_io_kwargs", given["media_io_kwargs"], {"video": {"fps": 2}})
     media = {name: value for name, value in given.items() if name in MediaConfig.__struct_fields__}
     engine = {name: value for name, value in given.items() if name in EngineConfig.__struct_fields__}
     return EngineConfig(model=model, media=MediaConfig(**media), **engine)
@@ -68,13 +70,18 @@ def _given(options: EngineOptions | ServerOptions | SamplingOptions) -> dict[str
 
 
 def _whole_numbers(name: str, text: str) -> dict[str, int]:
+    value = _json_object(name, text, {"image": 4})
+    for key, number in value.items():
+        if type(number) is not int:
+            refuse(f"{name}.{key}", number, "a whole number")
+    return value
+
+
+def _json_object(name: str, text: str, example: Mapping[str, Any]) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
         raise UserError(f"{name} is not valid JSON: {error}.", param=name) from error
     if not isinstance(value, dict):
-        refuse(name, value, 'a JSON object such as {"image": 4}')
-    for key, number in value.items():
-        if type(number) is not int:
-            refuse(f"{name}.{key}", number, "a whole number")
+        refuse(name, value, f"a JSON object such as {json.dumps(example)}")
     return value

@@ -83,6 +83,17 @@ def read_image_processor_config(folder: Path) -> dict[str, Any]:
     return read_json(folder, "preprocessor_config.json") or {}
 
 
+def read_video_processor_config(folder: Path) -> dict[str, Any]:
+    """Settings of the video processor: the part of ``processor_config.json``, or ``video_preprocessor_config.json``,
+    or the image processor's where the checkpoint has neither, as transformers looks for them.
+    """
+    joined = read_json(folder, "processor_config.json") or {}
+    nested = joined.get("video_processor")
+    if isinstance(nested, dict):
+        return nested
+    return read_json(folder, "video_preprocessor_config.json") or read_json(folder, "preprocessor_config.json") or {}
+
+
 def read_generation_config(folder: Path) -> dict[str, Any]:
     """``generation_config.json``; empty where the checkpoint has none."""
     return read_json(folder, "generation_config.json") or {}

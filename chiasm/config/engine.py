@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -13,9 +14,11 @@ DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 EncoderMode = Literal["weights", "data", "auto"]
 
-_DEFAULT_LIMITS = {"image": 32}
+_DEFAULT_LIMITS = {"image": 32, "video": 4}
 _MAX_CACHE_GIB = 2**20
 PROCESSOR_KEYS = ("min_pixels", "max_pixels")
+VIDEO_IO_KEYS = ("fps", "num_frames")
+_MAX_FPS = 120.0
 
 
 class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,11 +27,18 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         limit_mm_per_prompt: most items of each modality in one prompt; those not named keep their default.
         mm_processor_kwargs: the server's own ``min_pixels``/``max_pixels``; requests can only narrow them.
+        media_io_kwargs: how videos are sampled where a request doesn't say: ``{"video": {"fps": 2}}``, or
+            ``{"video": {"num_frames": 32}}``, of which -1 takes all frames.
         allowed_local_media_path: folder below which ``file://`` URLs are read; None refuses them all.
         allowed_media_hosts: ``host:port`` of private or loopback hosts that may be fetched from all the same.
-        fetch_timeout: seconds for one download, redirects included.
+        fetch_timeout: seconds for the download of a picture, redirects included.
+        video_fetch_timeout: seconds for the download of a video.
         max_media_bytes: largest encoded file or body of one item.
         max_image_pixels: largest picture that is decoded, in pixels of its header.
+        max_video_pixels: largest frame of a video that is decoded.
+        max_video_seconds: longest video, sampled or not.
+        max_video_frames: most frames that are taken of one video.
+        video_timeout: seconds for decoding one video.
         max_pixel_bytes_in_flight: patches held for queued and running requests, in bytes; further requests wait.
         mm_processor_cache_gb: patches kept for when the same media comes again, in GiB beside those in flight; 0
             keeps none. The default holds about 90 images of a million pixels, or 450 of 448x448.
@@ -37,11 +47,17 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     limit_mm_per_prompt: dict[str, int] = {}
     mm_processor_kwargs: dict[str, int] = {}
+    media_io_kwargs: dict[str, dict[str, float]] = {}
     allowed_local_media_path: str | None = None
     allowed_media_hosts: tuple[str, ...] = ()
     fetch_timeout: float = 5.0
+    video_fetch_timeout: float = 30.0
     max_media_bytes: int = 64 * 2**20
     max_image_pixels: int = 100_000_000
+    max_video_pixels: int = 4096 * 2304
+    max_video_seconds: float = 3600.0
+    max_video_frames: int = 768
+    video_timeout: float = 60.0
     max_pixel_bytes_in_flight: int = 2 * 2**30
     mm_processor_cache_gb: float = 0.5
     num_workers: int = 0
@@ -54,7 +70,11 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
             if limit < 0:
                 refuse(f"limit_mm_per_prompt.{modality}", limit, "at least 0")
         check_processor_kwargs(self.mm_processor_kwargs)
-        for name in ("fetch_timeout", "max_media_bytes", "max_image_pixels", "max_pixel_bytes_in_flight"):
+        check_media_io_kwargs(self.media_io_kwargs, self.max_video_frames)
+        for name in (
+            "fetch_timeout", "video_fetch_timeout", "max_media_bytes", "max_image_pixels", "max_video_pixels",
+            "max_video_seconds", "max_video_frames", "video_timeout", "max_pixel_bytes_in_flight"
+        ):  # fmt: skip
             if not getattr(self, name) > 0:
                 refuse(name, getattr(self, name), "above 0")
         check_cache_size("mm_processor_cache_gb", self.mm_processor_cache_gb)
@@ -164,3 +184,31 @@ def check_processor_kwargs(kwargs: dict[str, int]) -> None:
             f"mm_processor_kwargs.max_pixels={kwargs['max_pixels']}.",
             param="mm_processor_kwargs",
         )
+
+
+def check_media_io_kwargs(kwargs: Mapping[str, Any], max_video_frames: int) -> None:
+    """Refuse unknown keys, and numbers of frames that nobody may have.
+
+    Args:
+        kwargs: by modality, of which only videos are sampled.
+        max_video_frames: most frames of one video.
+
+    Raises:
+        UserError: naming the key.
+    """
+    require_known_keys("media_io_kwargs", kwargs, ("video",))
+    video = kwargs.get("video", {})
+    if not isinstance(video, Mapping):
+        refuse("media_io_kwargs.video", video, "an object")
+    require_known_keys("media_io_kwargs.video", video, VIDEO_IO_KEYS)
+    if len(video) > 1:
+        raise UserError("media_io_kwargs.video must have fps or num_frames, not both.", param="media_io_kwargs")
+    for key, value in video.items():
+        if type(value) not in (int, float):
+            refuse(f"media_io_kwargs.video.{key}", value, "a number")
+    fps, count = video.get("fps", 1), video.get("num_frames", -1)
+    if not 0 < fps <= _MAX_FPS:
+        refuse("media_io_kwargs.video.fps", fps, f"above 0 and at most {_MAX_FPS:g}")
+    if count != -1 and not (1 <= count <= max_video_frames and count == int(count)):
+        limit = f"-1 for all frames, or a whole number in [1, {max_video_frames}] (max_video_frames)"
+        refuse("media_io_kwargs.video.num_frames", count, limit)

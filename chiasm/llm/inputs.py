@@ -7,17 +7,19 @@ from typing import Any, NamedTuple
 
 from chiasm.engine.frontend.messages import parse_messages
 from chiasm.errors import UserError, refuse, require_known_keys
-from chiasm.schema.chat import ChatMessage, ImagePart
+from chiasm.schema.chat import ChatMessage, ImagePart, MediaPart, VideoPart
 
-_PROMPT_KEYS = ("prompt", "prompt_token_ids", "multi_modal_data", "mm_processor_kwargs", "cache_salt")
+_MEDIA_KEYS = ("multi_modal_data", "mm_processor_kwargs", "media_io_kwargs")
+_PROMPT_KEYS = ("prompt", "prompt_token_ids", *_MEDIA_KEYS, "cache_salt")
 
 
 class CompletionInput(NamedTuple):
     """A plain prompt; the arguments of ``AsyncLLM.prepare_completion``."""
 
     prompt: str | Sequence[int]
-    images: tuple[ImagePart, ...] = ()
+    media: tuple[MediaPart, ...] = ()
     mm_processor_kwargs: Mapping[str, int] = {}
+    media_io_kwargs: Mapping[str, Any] = {}
     cache_salt: str = ""
 
 
@@ -53,18 +55,25 @@ def _as_prompt(prompt: Any, param: str) -> CompletionInput:
         raise UserError(f"{param} must have either prompt or prompt_token_ids.", param=param)
     return CompletionInput(
         prompt["prompt"] if "prompt" in prompt else prompt["prompt_token_ids"],
-        _images(prompt.get("multi_modal_data") or {}, param),
+        _media(prompt.get("multi_modal_data") or {}, param),
         prompt.get("mm_processor_kwargs") or {},
+        prompt.get("media_io_kwargs") or {},
         prompt.get("cache_salt") or "",
     )
 
 
-def _images(data: Mapping[str, Any], param: str) -> tuple[ImagePart, ...]:
+def _media(data: Mapping[str, Any], param: str) -> tuple[MediaPart, ...]:
     param = f"{param}.multi_modal_data"
-    require_known_keys(param, data, ("image",))
-    images = data.get("image", ())
-    listed = images if isinstance(images, list | tuple) else [images]
-    return tuple(ImagePart(image, f"{param}.image[{index}]") for index, image in enumerate(listed))
+    require_known_keys(param, data, ("image", "video"))
+    images, videos = data.get("image", ()), data.get("video", ())
+    images = images if isinstance(images, list | tuple) else [images]
+    # A pair of frames and a dict about them is one video.
+    is_one = not isinstance(videos, list | tuple) or (len(videos) == 2 and isinstance(videos[1], Mapping))
+    videos = [videos] if is_one else videos
+    return (
+        *(ImagePart(image, f"{param}.image[{index}]") for index, image in enumerate(images)),
+        *(VideoPart(video, f"{param}.video[{index}]") for index, video in enumerate(videos)),
+    )
 
 
 def _is_token_ids(value: Any) -> bool:

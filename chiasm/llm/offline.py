@@ -76,9 +76,10 @@ class LLM:
 
         Args:
             prompts: one or a list of: a text; token ids; or a dict with ``prompt`` or ``prompt_token_ids``, and with
-                ``multi_modal_data`` (``{"image": picture or list of pictures}``, each a PIL image, a uint8 array
-                [height, width, 3] or a URL), ``mm_processor_kwargs`` and ``cache_salt``. The prompt has one
-                placeholder token for each image.
+                ``multi_modal_data``, ``mm_processor_kwargs``, ``media_io_kwargs`` and ``cache_salt``. The data are
+                ``{"image": ..., "video": ...}``, one or a list of each: a PIL image, a uint8 array [height, width, 3]
+                or a URL; a uint8 array [frames, height, width, 3], a pair of it and ``{"fps": ...}``, the bytes of a
+                file or a URL. The prompt has one placeholder token for each.
             sampling_params: for all prompts, or a list with one for each; None takes the checkpoint's own.
             use_tqdm: whether to show progress.
 
@@ -102,18 +103,20 @@ class LLM:
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: Mapping[str, int] | None = None,
+        media_io_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer conversations.
 
         Args:
-            messages: one conversation or a list of them, in OpenAI's form; an image part may also hold a PIL image or
-                an array: ``{"type": "image", "image": picture}``.
+            messages: one conversation or a list of them, in OpenAI's form; a part may also hold what ``generate``
+                takes: ``{"type": "image", "image": picture}``, ``{"type": "video", "video": frames}``.
             sampling_params: for all conversations, or a list with one for each; None takes the checkpoint's own.
             use_tqdm: whether to show progress.
             add_generation_prompt: end the prompt with the head of an answer.
             continue_final_message: go on with the last message instead.
             chat_template_kwargs: names for the template.
-            mm_processor_kwargs: ``min_pixels`` and ``max_pixels`` of the images.
+            mm_processor_kwargs: ``min_pixels`` and ``max_pixels`` of images and frames.
+            media_io_kwargs: how videos are sampled: ``{"video": {"fps": 2}}`` or ``{"video": {"num_frames": 32}}``.
 
         Returns:
             One result per conversation, in order.
@@ -126,6 +129,7 @@ class LLM:
             "continue_final_message": continue_final_message,
             "chat_template_kwargs": chat_template_kwargs or {},
             "mm_processor_kwargs": mm_processor_kwargs or {},
+            "media_io_kwargs": media_io_kwargs or {},
         }
         conversations = as_conversations(messages)
         prepares = [lambda c=conversation: self._engine.prepare_chat(c, **options) for conversation in conversations]

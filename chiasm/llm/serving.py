@@ -19,9 +19,9 @@ from chiasm.engine.frontend.client import CoreClient
 from chiasm.engine.frontend.frontend import Frontend, TextFiles
 from chiasm.engine.frontend.leases import PixelGauge, PixelLease, pixel_bytes
 from chiasm.engine.frontend.media_loader import MediaLoader
-from chiasm.schema.chat import ChatMessage, ImagePart, PreparedPrompt
+from chiasm.schema.chat import ChatMessage, MediaPart, PreparedPrompt
 from chiasm.schema.facts import ModelFacts
-from chiasm.schema.media import MediaItem, PatchProcessorSpec, ProcessedItem
+from chiasm.schema.media import MediaSpec, ProcessedItem
 from chiasm.schema.output import EngineStats, RequestOutput, SequenceDelta
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.sampling import MAX_SEED, SamplingParams
@@ -132,53 +132,56 @@ class AsyncLLM:
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, Any] = {},
         mm_processor_kwargs: Mapping[str, int] = {},
+        media_io_kwargs: Mapping[str, Any] = {},
         cache_salt: str = "",
     ) -> PreparedPrompt:
-        """Fetch and preprocess the images, render the template, tokenise, check the length.
+        """Fetch and preprocess the media, render the template, tokenise, check the length.
 
         What it returns must be given to ``generate`` or ``release``.
 
         Raises:
             UserError: for whatever of it can't be done, naming the field.
         """
-        parts = self._frontend.image_parts(messages)
-        spec = self._frontend.processor(mm_processor_kwargs)
-        # Before any image is fetched: a conversation that the template refuses should cost nothing.
+        parts = self._frontend.media_parts(messages)
+        specs = self._frontend.media_specs(parts, mm_processor_kwargs, media_io_kwargs)
+        # Before anything is fetched: a conversation that the template refuses should cost nothing.
         rendered = self._frontend.render_chat(
             messages,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             chat_template_kwargs=chat_template_kwargs,
         )
-        items = await self._load(parts, spec)
+        items = await self._load(parts, specs)
         return await self._place(lambda: self._frontend.prepare_chat(rendered, items, cache_salt), items)
 
     async def prepare_completion(
         self,
         prompt: str | Sequence[int],
         *,
-        images: Sequence[ImagePart] = (),
+        media: Sequence[MediaPart] = (),
         mm_processor_kwargs: Mapping[str, int] = {},
+        media_io_kwargs: Mapping[str, Any] = {},
         cache_salt: str = "",
     ) -> PreparedPrompt:
         """Tokenise a plain prompt, or check one that is token ids already.
 
         Args:
-            prompt: with images, it holds one placeholder token for each.
-            images: its images, in order.
-            mm_processor_kwargs: of the images.
+            prompt: with media, it holds one placeholder token for each.
+            media: its images and its videos, each in order.
+            mm_processor_kwargs: sizes of images and frames.
+            media_io_kwargs: how videos are sampled.
             cache_salt: see ``EngineRequest``.
 
         Raises:
-            UserError: if its placeholders and images do not match, or it is too long.
+            UserError: if its placeholders and media do not match, or it is too long.
         """
-        self._frontend.check_num_images(len(images), "prompt")
-        items = await self._load(images, self._frontend.processor(mm_processor_kwargs))
+        self._frontend.check_media(media, "prompt")
+        items = await self._load(media, self._frontend.media_specs(media, mm_processor_kwargs, media_io_kwargs))
         return await self._place(lambda: self._frontend.prepare_completion(prompt, items, cache_salt), items)
 
     async def release(self, prompt: PreparedPrompt) -> None:
         """Free what a prepared prompt holds, if it will not be given to ``generate`` after all."""
-        self._discard(prompt.items)
+        self._discard(prompt.media)
 
     async def generate(
         self, prompt: PreparedPrompt, sampling: SamplingParams, request_id: str
@@ -194,10 +197,10 @@ class AsyncLLM:
         try:
             requests = self._sequences(prompt, sampling)
         except BaseException:
-            self._discard(prompt.items)
+            self._discard(prompt.media)
             raise
         answers = Answers(request_id, prompt, sampling, self._frontend.tokenizer)
-        lease = PixelLease(len(requests), lambda: self._discard(prompt.items))
+        lease = PixelLease(len(requests), lambda: self._discard(prompt.media))
         news: _News = asyncio.Queue()
         names = [request.request_id for request in requests]
         ended: set[int] = set()
@@ -229,8 +232,8 @@ class AsyncLLM:
         """Stop the engine and its processes."""
         await self._processes.stop()
 
-    async def _load(self, parts: Sequence[ImagePart], spec: PatchProcessorSpec) -> list[ProcessedItem]:
-        """Load images, with room reserved for the largest that they can be and cut to what they are after.
+    async def _load(self, parts: Sequence[MediaPart], specs: Sequence[MediaSpec]) -> list[ProcessedItem]:
+        """Load media, with room reserved for the largest that they can be and cut to what they are after.
 
         Room is taken only when their bytes are here, so that nobody waits for somebody else's slow host.
         """
@@ -238,17 +241,17 @@ class AsyncLLM:
             return []
         loader = self._processes.loader
         sources = await loader.fetch(parts)
-        reserved = self._gauge.estimate(len(parts) * spec.max_bytes)
+        reserved = self._gauge.estimate(sum(spec.max_bytes for spec in specs))
         await self._gauge.reserve(reserved)
         try:
-            items = await loader.process(sources, parts, spec)
+            items = await loader.process(sources, parts, specs)
         except BaseException:
             self._gauge.release(reserved)
             raise
         self._gauge.release(reserved - pixel_bytes(items))
         return items
 
-    def _discard(self, items: Sequence[ProcessedItem | MediaItem]) -> None:
+    def _discard(self, items: Sequence[ProcessedItem]) -> None:
         """Give back the pixels of a prompt that no sequence reads any more, and their room."""
         self._processes.loader.release(items)
         self._gauge.release(pixel_bytes(items))

@@ -16,7 +16,7 @@ from chiasm.errors import UserError, shorten
 from chiasm.layers.patch_embedding import PixelNormalisation
 from chiasm.models.entry import RopePositions
 from chiasm.ops.segments import Segments, SharedRows
-from chiasm.schema.media import MediaItem, PatchProcessorSpec
+from chiasm.schema.media import MediaItem, PatchProcessorSpec, VideoProcessorSpec
 from chiasm.vision.units import Piece, unit_layout
 
 IntArray = npt.NDArray[np.int64]
@@ -110,10 +110,18 @@ def _whole_lengths(pieces: Sequence[Piece], num_shared: int) -> Iterator[int]:
         first += piece.num_rows
 
 
-def grid_rope_positions(num_tokens: int, items: Sequence[MediaItem], merge_size: int) -> RopePositions:
+def grid_rope_positions(
+    num_tokens: int, items: Sequence[MediaItem], merge_size: int, positions_per_second: float | None = None
+) -> RopePositions:
     """Positions in time, height and width: text counts on in all three, media spans its token grid.
 
     Text after an item goes on behind its larger side, however many units the item has.
+
+    Args:
+        num_tokens: of the prompt.
+        items: its media.
+        merge_size: side of a merge block in patches.
+        positions_per_second: by which units of a video count on in time; None counts them one by one.
     """
     positions = np.empty((3, num_tokens), dtype=np.int64)
     token = position = 0
@@ -124,7 +132,12 @@ def grid_rope_positions(num_tokens: int, items: Sequence[MediaItem], merge_size:
         text_length = item.offset - token
         positions[:, token : item.offset] = position + np.arange(text_length)
         position += text_length
-        positions[:, item.offset : item.end] = position + np.indices(grid).reshape(3, -1)
+        own = np.indices(grid).reshape(3, -1)
+        if item.modality == "video" and positions_per_second is not None:
+            # In single precision and cut off, as Hugging Face has it: that decides on whole positions.
+            step = np.float32(positions_per_second) * np.float32(item.seconds_per_slice)
+            own[0] = own[0].astype(np.float32) * step
+        positions[:, item.offset : item.end] = position + own
         position += max(grid[1:])
         token = item.end
     positions[:, token:] = position + np.arange(num_tokens - token)
@@ -158,6 +171,53 @@ def read_patch_processor(processor: dict[str, Any], defaults: PatchProcessorSpec
                 f"{key}={shorten(value)} in the checkpoint's {where} must be a whole number.", param="model"
             )
     return msgspec.structs.replace(defaults, **limits)
+
+
+class _VideoSettings(msgspec.Struct, frozen=True):
+    """What a video processor's settings say beside an image processor's."""
+
+    fps: float | None = None
+    num_frames: int | None = None
+    min_frames: int | None = None
+    max_frames: int | None = None
+    max_duration: float | None = None
+    cap_pixels_per_frame: bool | None = None
+    max_video_tokens: int = 128_000
+
+
+def read_video_processor(settings: dict[str, Any], defaults: VideoProcessorSpec) -> VideoProcessorSpec:
+    """Which frames are taken and how they become patches, from the settings of the video processor.
+
+    Where the limits on the area are a frame's, a clip has one of its own unless the settings switch it off: nine
+    tenths of the tokens that they name. Hugging Face applies it where it is switched on.
+
+    Args:
+        settings: of the video processor, or the image processor's where a checkpoint has no others.
+        defaults: the family's, with the patch sizes of the encoder.
+
+    Raises:
+        UserError: for a setting that can't be honoured.
+    """
+    where = "video processor settings"
+    given = read_config(settings, _VideoSettings, where)
+    patches = read_patch_processor(settings, defaults.patches)
+    if defaults.area == "clip":
+        require_setting(where, "cap_pixels_per_frame", given.cap_pixels_per_frame, [None, False])
+    is_capped = defaults.area == "frame" and given.cap_pixels_per_frame is not False
+    token_pixels = (patches.patch_size * patches.merge_size) ** 2
+    changed = {
+        "fps": given.fps,
+        "num_frames": None if given.fps or defaults.sampling == "seconds" else given.num_frames,
+        "min_frames": given.min_frames,
+        "max_frames": given.max_frames,
+        "max_seconds": given.max_duration,
+    }
+    return msgspec.structs.replace(
+        defaults,
+        patches=patches,
+        max_clip_pixels=int(given.max_video_tokens * token_pixels * 0.9) if is_capped else 0,
+        **{key: value for key, value in changed.items() if value},
+    )
 
 
 def read_normalisation(processor: dict[str, Any]) -> PixelNormalisation:

@@ -14,7 +14,7 @@ from chiasm.layers.patch_embedding import PixelNormalisation
 from chiasm.layers.weight import Placement
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.segments import SharedRows
-from chiasm.schema.facts import ModelFacts
+from chiasm.schema.facts import ModelFacts, VideoFacts
 from chiasm.schema.media import MediaItem
 from chiasm.vision.units import Piece
 
@@ -143,6 +143,7 @@ class ModelEntry(Generic[ConfigT]):
             UserError where heads do not divide.
         build: an unfilled model for one rank.
         module_name: (name of a checkpoint tensor, config) -> name of the weight's part; None drops the tensor.
+        video: (config, settings of the video processor) -> how videos are taken; None for a family that takes none.
     """
 
     parse_config: Callable[[dict[str, Any]], ConfigT]
@@ -151,3 +152,4 @@ class ModelEntry(Generic[ConfigT]):
     check_sharding: Callable[[ConfigT, int, int], None]
     build: Callable[[ConfigT, BuildContext], LoadableModel]
     module_name: Callable[[str, ConfigT], str | None]
+    video: Callable[[ConfigT, dict[str, Any]], VideoFacts] | None = None

@@ -32,6 +32,7 @@ from chiasm.models.blocks import (
     read_config,
     read_normalisation,
     read_patch_processor,
+    read_video_processor,
     require_positive,
     require_setting,
     unit_segments,
@@ -40,8 +41,8 @@ from chiasm.models.entry import BuildContext, DeepFeatures, ModelEntry, RopePosi
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.rope import Rotation, grid_rotation, inverse_frequencies, multimodal_rotation
 from chiasm.ops.segments import Segments, SharedRows
-from chiasm.schema.facts import EncoderShape, ModelFacts
-from chiasm.schema.media import MediaItem, PatchProcessorSpec
+from chiasm.schema.facts import EncoderShape, ModelFacts, VideoFacts
+from chiasm.schema.media import MediaItem, PatchProcessorSpec, VideoProcessorSpec
 from chiasm.vision.units import Piece, runs_between
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -60,6 +61,7 @@ class VisionConfig(msgspec.Struct, frozen=True):
     patch_size: int = 14
     spatial_merge_size: int = 2
     temporal_patch_size: int = 2
+    tokens_per_second: float = 4
     window_size: int = 112
     out_hidden_size: int = 3584
     fullatt_block_indexes: tuple[int, ...] = (7, 15, 23, 31)
@@ -294,6 +296,7 @@ class Qwen2_5_VL(nn.Module):  # noqa: N801  # the model's own name
     def __init__(self, config: Config, context: BuildContext) -> None:
         super().__init__()
         self.merge_size = config.vision.spatial_merge_size
+        self.tokens_per_second = config.vision.tokens_per_second
         self.num_layers = config.text.num_hidden_layers
         self.head_dim = config.text.head_dim
         self.hidden_size = config.text.hidden_size
@@ -333,7 +336,7 @@ class Qwen2_5_VL(nn.Module):  # noqa: N801  # the model's own name
 
     def rope_positions(self, num_tokens: int, items: Sequence[MediaItem]) -> RopePositions:
         """Positions of a prompt in time, height and width."""
-        return grid_rope_positions(num_tokens, items, self.merge_size)
+        return grid_rope_positions(num_tokens, items, self.merge_size, self.tokens_per_second)
 
     def finish_loading(self) -> None:
         """Fold the normalisation of pixels into the patch embedding."""
@@ -349,13 +352,7 @@ def read_facts(config: Config, processor: dict[str, Any], generation: dict[str, 
     tokens, vision = config.joined, config.vision
     eos = generation.get("eos_token_id")
     eos = config.text.eos_token_id if eos is None else eos
-    patches = PatchProcessorSpec(
-        patch_size=vision.patch_size,
-        merge_size=vision.spatial_merge_size,
-        temporal_patch_size=vision.temporal_patch_size,
-        min_pixels=56 * 56,
-        max_pixels=28 * 28 * 1280,
-    )
+    patches = _patches(vision, min_pixels=56 * 56, max_pixels=28 * 28 * 1280)
     media_token_ids = (
         tokens.vision_start_token_id,
         tokens.vision_end_token_id,
@@ -372,6 +369,18 @@ def read_facts(config: Config, processor: dict[str, Any], generation: dict[str, 
         media_token_ids=known_token_ids(media_token_ids, config.text.vocab_size),
         processor=read_patch_processor(processor, patches),
         encoder=_encoder_shape(config.vision),
+    )
+
+
+def read_video(config: Config, settings: dict[str, Any]) -> VideoFacts:
+    """How videos are taken: one run of placeholders, whose positions in time follow the frame rate."""
+    patches = _patches(config.vision, min_pixels=128 * 28 * 28, max_pixels=28 * 28 * 768)
+    return VideoFacts(config.joined.video_token_id, read_video_processor(settings, VideoProcessorSpec(patches)))
+
+
+def _patches(vision: VisionConfig, min_pixels: int, max_pixels: int) -> PatchProcessorSpec:
+    return PatchProcessorSpec(
+        vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size, min_pixels, max_pixels
     )
 
 
@@ -424,4 +433,5 @@ MODEL = ModelEntry(
     check_sharding=check_sharding,
     build=Qwen2_5_VL,
     module_name=module_name,
+    video=read_video,
 )

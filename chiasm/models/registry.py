@@ -7,7 +7,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from chiasm.config.checkpoint import read_generation_config, read_image_processor_config, read_model_config
+import msgspec
+
+from chiasm.config.checkpoint import (
+    read_generation_config,
+    read_image_processor_config,
+    read_model_config,
+    read_video_processor_config,
+)
 from chiasm.errors import UserError, shorten
 from chiasm.layers.patch_embedding import PixelNormalisation
 from chiasm.models.entry import ModelEntry
@@ -76,10 +83,11 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         raise UserError("the checkpoint is quantized (quantization_config), which is not supported.", param="model")
     config = entry.parse_config(raw)
     processor = read_image_processor_config(folder)
-    return Checkpoint(
-        folder=folder,
-        entry=entry,
-        config=config,
-        facts=entry.facts(config, processor, read_generation_config(folder)),
-        normalisation=entry.normalisation(processor),
-    )
+    facts = entry.facts(config, processor, read_generation_config(folder))
+    normalisation = entry.normalisation(processor)
+    if entry.video is not None:
+        settings = read_video_processor_config(folder)
+        if entry.normalisation(settings) != normalisation:  # it is part of the weights: there is one for all
+            raise UserError("the checkpoint normalises videos in another way than images.", param="model")
+        facts = msgspec.structs.replace(facts, video=entry.video(config, settings))
+    return Checkpoint(folder, entry, config, facts, normalisation)

@@ -1,4 +1,4 @@
-"""Whose ``min_pixels`` and ``max_pixels`` hold: the model's, then the server's, then a request's within those."""
+"""Whose settings of media hold: the model's, then the server's, then a request's within those."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from chiasm.config.engine import PROCESSOR_KEYS, check_processor_kwargs
+from chiasm.config.engine import PROCESSOR_KEYS, MediaConfig, check_media_io_kwargs, check_processor_kwargs
 from chiasm.errors import UserError, refuse
-from chiasm.schema.media import PatchProcessorSpec
+from chiasm.schema.media import PatchProcessorSpec, VideoProcessorSpec
 
 
 def bounded_spec(
@@ -34,6 +34,50 @@ def bounded_spec(
             limit = f"in [{server_spec.min_pixels}, {server_spec.max_pixels}], the range this server allows"
             refuse(f"mm_processor_kwargs.{key}", value, limit)
     return _replaced(server_spec, request_kwargs)
+
+
+def server_video_spec(spec: VideoProcessorSpec, media: MediaConfig) -> VideoProcessorSpec:
+    """The video processor of one server: the model's, changed by the operator.
+
+    ``mm_processor_kwargs`` are about single pictures: they hold for frames too, but not for limits of whole clips.
+
+    Raises:
+        UserError: as ``bounded_spec``.
+    """
+    patches = _replaced(spec.patches, media.mm_processor_kwargs) if spec.area == "frame" else spec.patches
+    most = min(spec.max_frames, media.max_video_frames)
+    changed = msgspec.structs.replace(spec, patches=patches, max_frames=most, min_frames=min(spec.min_frames, most))
+    return _sampled(changed, media.media_io_kwargs)
+
+
+def request_video_spec(
+    spec: VideoProcessorSpec, processor_kwargs: Mapping[str, Any], io_kwargs: Mapping[str, Any]
+) -> VideoProcessorSpec:
+    """The video processor of one request: the server's, narrowed by the request.
+
+    Args:
+        spec: the server's.
+        processor_kwargs: ``mm_processor_kwargs``, valid for images; brought into the range of a frame.
+        io_kwargs: ``media_io_kwargs``.
+
+    Raises:
+        UserError: for an unknown key or a value out of range.
+    """
+    check_media_io_kwargs(io_kwargs, spec.max_frames)
+    if spec.area == "frame":
+        least, most = spec.patches.min_pixels, spec.patches.max_pixels
+        narrowed = {key: min(max(least, value), most) for key, value in processor_kwargs.items()}
+        spec = msgspec.structs.replace(spec, patches=msgspec.structs.replace(spec.patches, **narrowed))
+    return _sampled(spec, io_kwargs)
+
+
+def _sampled(spec: VideoProcessorSpec, io_kwargs: Mapping[str, Any]) -> VideoProcessorSpec:
+    video = io_kwargs.get("video", {})
+    if "num_frames" in video:
+        return msgspec.structs.replace(spec, num_frames=int(video["num_frames"]))
+    if "fps" in video:
+        return msgspec.structs.replace(spec, fps=float(video["fps"]), num_frames=None)
+    return spec
 
 
 def _replaced(spec: PatchProcessorSpec, kwargs: Mapping[str, Any]) -> PatchProcessorSpec:

@@ -46,10 +46,10 @@ async def resolve_host(host: str, port: int) -> Sequence[IPAddress]:
 
 
 class MediaFetcher:
-    """Downloads pictures from the public internet and from private hosts that the operator names.
+    """Downloads pictures and videos from the public internet and from private hosts that the operator names.
 
     Args:
-        media: timeout, size limit and the private hosts to admit.
+        media: timeout of pictures, size limit and the private hosts to admit.
         resolve: finds the addresses of a host.
         ssl_context: None verifies against the system's authorities.
         dialer: opens connections; None means plain TCP.
@@ -74,24 +74,26 @@ class MediaFetcher:
         self._dialer = dialer
         self._slots = asyncio.Semaphore(_MAX_DOWNLOADS)
 
-    async def fetch(self, url: str, param: str | None = None) -> bytes:
-        """Download a picture.
+    async def fetch(self, url: str, param: str | None = None, *, seconds: float | None = None) -> bytes:
+        """Download a picture or a video.
 
         Args:
             url: of scheme ``http`` or ``https``.
             param: the request's field that holds it, for errors.
+            seconds: for all of it, redirects included; None takes the time that a picture gets.
 
         Raises:
             UserError: 400 for an address that is not public; 422 for a malformed URL, a host that does not exist,
                 a refusal by the host, too many redirects or too large a body; 502 or 504 if the host is out of
                 order or too slow.
         """
+        seconds = self._timeout if seconds is None else seconds
         async with self._slots:
             try:
-                async with asyncio.timeout(self._timeout):
+                async with asyncio.timeout(seconds):
                     return await self._follow(url, param)
             except TimeoutError as error:
-                message = f"the media URL could not be downloaded within {self._timeout:g} seconds."
+                message = f"the media URL could not be downloaded within {seconds:g} seconds."
                 raise UserError(message, param=param, status=504) from error
 
     async def _follow(self, url: str, param: str | None) -> bytes:

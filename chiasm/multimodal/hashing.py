@@ -11,7 +11,7 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from chiasm.multimodal.sources import MediaSource
-from chiasm.schema.media import PatchProcessorSpec
+from chiasm.schema.media import MediaSpec, PatchProcessorSpec
 
 _UNIT_FORMAT = b"chiasm unit 1"
 _SOURCE_FORMAT = b"chiasm source 1"
@@ -38,21 +38,21 @@ def unit_key(rows: npt.NDArray[np.uint8], grid: tuple[int, int], spec: PatchProc
     return _framed_digest((_UNIT_FORMAT, layout, rows.data.cast("B")))
 
 
-def source_digest(source: MediaSource, spec: PatchProcessorSpec) -> str:
-    """Digest of a picture as it came and of everything else that decides what the preprocessing pool makes of it.
+def source_digest(source: MediaSource, spec: MediaSpec) -> str:
+    """Digest of media as they came and of everything else that decides what the preprocessing pool makes of them.
 
     What is one per server is left out: limits on files and pictures, which refuse without changing a result.
 
     Args:
         source: not of kind "file", whose payload is only a path.
-        spec: how it becomes patches, with the limits that a request may have narrowed.
+        spec: how it becomes patches, with what a request may have changed; tells pictures and videos apart, too.
 
     Returns:
         64 hexadecimal digits.
     """
     assert source.kind != "file"
-    size = struct.pack("<2Q", *source.size) if source.size else b""
-    return _framed_digest((_SOURCE_FORMAT, source.kind.encode(), size, msgspec.msgpack.encode(spec), source.payload))
+    described = msgspec.msgpack.encode((source.kind, source.shape, source.times, spec))
+    return _framed_digest((_SOURCE_FORMAT, described, source.payload))
 
 
 def _framed_digest(fields: Iterable[bytes | memoryview]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from chiasm.errors import OverloadedError
 from chiasm.multimodal.pixels import discard_pixels
-from chiasm.schema.media import MediaItem, ProcessedItem
+from chiasm.schema.media import ProcessedItem
 
 _PAGE_BYTES = 4096  # what a file takes is whole pages; of small pictures that counts
 
@@ -80,7 +80,7 @@ class ItemCache:
         self._hold(kept)
         return kept
 
-    def release(self, item: ProcessedItem | MediaItem) -> None:
+    def release(self, item: ProcessedItem) -> None:
         """Give back what was borrowed, once for each time."""
         name = _name(item)
         assert self._holders[name] > 0, name
@@ -162,7 +162,7 @@ class ItemCache:
         self.release(item)
 
 
-def _name(item: ProcessedItem | MediaItem) -> str:
+def _name(item: ProcessedItem) -> str:
     """Tells items apart: no two have a file in common."""
     return item.units[0].pixels.path
 

@@ -1,6 +1,6 @@
 """What the preprocessing pool and its workers say to each other over a Unix socket.
 
-A message is two lengths, a msgpack struct and raw bytes. The bytes are the picture as it came: they are neither
+A message is two lengths, a msgpack struct and raw bytes. The bytes are the media as they came: they are neither
 decoded nor copied into the struct on their way, so that the server's event loop only ever moves them.
 """
 
@@ -11,28 +11,35 @@ import struct
 import msgspec
 
 from chiasm.multimodal.sources import SourceKind
-from chiasm.schema.media import PatchProcessorSpec, ProcessedItem
+from chiasm.schema.media import FrameTimes, MediaSpec, ProcessedItem, VideoProcessorSpec
 
 PREFIX = struct.Struct("<IQ")
 """Lengths of the msgpack struct and of the raw bytes, in front of every message."""
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One picture to process; the payload of its ``MediaSource`` follows.
+    """One picture or video to process; the payload of its ``MediaSource`` follows.
 
     Attributes:
         kind: of its source.
-        size: of its source.
-        spec: how it becomes patches.
+        shape: of its source.
+        times: of its source.
+        spec: how it becomes patches; of the kind that says which of the two it is.
         file_name: of the file of pixels to write; the pool chooses it to be able to delete it after a crash.
-        param: the request's field that holds the picture.
+        param: the request's field that holds it.
     """
 
     kind: SourceKind
-    size: tuple[int, int] | None
-    spec: PatchProcessorSpec
+    shape: tuple[int, ...] | None
+    times: FrameTimes | None
+    spec: MediaSpec
     file_name: str
     param: str | None
+
+    @property
+    def noun(self) -> str:
+        """What is processed, for errors."""
+        return "video" if isinstance(self.spec, VideoProcessorSpec) else "image"
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):

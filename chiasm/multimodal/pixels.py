@@ -6,13 +6,14 @@ import contextlib
 import errno
 import os
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from chiasm.errors import OverloadedError
-from chiasm.schema.media import MediaItem, PixelRef, ProcessedItem
+from chiasm.schema.media import PixelRef, ProcessedItem
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -26,28 +27,31 @@ def new_file_name() -> str:
     return f"{secrets.token_hex(16)}.pixels"
 
 
-def write_rows(rows: npt.NDArray[np.uint8], path: Path) -> PixelRef:
-    """Write rows into a new file that only this user can read.
+def write_rows(parts: Iterable[npt.NDArray[np.uint8]], path: Path) -> PixelRef:
+    """Write rows into a new file that only this user can read, part by part as they are made.
 
     Args:
-        rows: [num_rows, row_bytes] uint8.
+        parts: each [num_rows, row_bytes] uint8; at least one.
         path: the file, which must not exist.
 
     Raises:
-        OverloadedError: if the folder has no space left; nothing of the file remains.
+        OverloadedError: if the folder has no space left.
+        Whatever making a part raises. Nothing of the file remains then.
     """
-    rows = np.ascontiguousarray(rows)
     # Written, not mapped: in a full memory-backed folder a write fails cleanly, a store into a mapping kills us.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    num_rows = row_bytes = 0
     try:
         with os.fdopen(descriptor, "wb", buffering=0):
-            _write_all(descriptor, rows.data.cast("B"))
-    except OSError as error:
+            for part in parts:
+                _write_all(descriptor, np.ascontiguousarray(part).data.cast("B"))
+                num_rows, row_bytes = num_rows + part.shape[0], part.shape[1]
+    except BaseException as error:
         path.unlink(missing_ok=True)
-        if error.errno in _NO_SPACE:
-            raise OverloadedError("no space is left for the pixels of this image.") from error
+        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+            raise OverloadedError("no space is left for the pixels of this item.") from error
         raise
-    return PixelRef(path=str(path), first_row=0, num_rows=rows.shape[0], row_bytes=rows.shape[1])
+    return PixelRef(path=str(path), first_row=0, num_rows=num_rows, row_bytes=row_bytes)
 
 
 def _write_all(descriptor: int, data: memoryview) -> None:
@@ -81,7 +85,7 @@ def read_rows(ref: PixelRef) -> npt.NDArray[np.uint8]:
     return rows.view(np.ndarray)
 
 
-def discard_pixels(item: ProcessedItem | MediaItem) -> None:
+def discard_pixels(item: ProcessedItem) -> None:
     """Delete the files of an item; mappings that are still in use stay valid. Deleting twice does no harm."""
     for path in {unit.pixels.path for unit in item.units}:
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Preprocessing in other processes, so that no picture slows or breaks the server.
+"""Preprocessing in other processes, so that no picture or video slows or breaks the server.
 
 Jobs wait in one queue, first come, first served; each worker has one at a time. A worker that dies or hangs takes
 only its own job with it and is replaced.
@@ -17,19 +17,19 @@ from chiasm.multimodal.jobs import Done, Failed, Full, Job, Refused, Reply
 from chiasm.multimodal.pixels import new_file_name
 from chiasm.multimodal.sources import MediaSource
 from chiasm.multimodal.worker_process import WorkerProcess
-from chiasm.schema.media import PatchProcessorSpec, ProcessedItem
+from chiasm.schema.media import MediaSpec, ProcessedItem, VideoProcessorSpec
 
 _MAX_DEFAULT_WORKERS = 4
 
 
 class PreprocessPool:
-    """Worker processes that turn encoded pictures into pixels on disk.
+    """Worker processes that turn encoded pictures and videos into pixels on disk.
 
     Args:
         media: limits, the folder of local files and the number of workers.
         runtime_dir: the engine's private folder, for sockets.
         pixel_folder: where files of pixels go.
-        job_timeout: seconds after which a picture is given up and its worker killed.
+        job_timeout: seconds after which a picture is given up and its worker killed; for videos ``media`` says.
     """
 
     def __init__(
@@ -38,7 +38,9 @@ class PreprocessPool:
         args = _worker_args(media, pixel_folder)
         num_workers = media.num_workers or default_num_workers()
         self._pixel_folder = pixel_folder
-        self._workers = [WorkerProcess(args, runtime_dir, job_timeout) for _ in range(num_workers)]
+        self._job_timeout = job_timeout
+        self._video_timeout = media.video_timeout
+        self._workers = [WorkerProcess(args, runtime_dir) for _ in range(num_workers)]
         self._jobs: asyncio.Queue[_PendingJob] = asyncio.Queue()
         self._serving: list[asyncio.Task[None]] = []
 
@@ -53,8 +55,8 @@ class PreprocessPool:
             worker.start()
             self._serving.append(asyncio.create_task(self._serve(worker)))
 
-    async def process(self, source: MediaSource, spec: PatchProcessorSpec, param: str | None = None) -> ProcessedItem:
-        """Decode a picture and write its pixels.
+    async def process(self, source: MediaSource, spec: MediaSpec, param: str | None = None) -> ProcessedItem:
+        """Decode a picture or a video, as ``spec`` is for the one or the other, and write its pixels.
 
         Cancelling it leaves no file behind.
 
@@ -67,13 +69,13 @@ class PreprocessPool:
             An item whose file the caller deletes (``pixels.discard_pixels``).
 
         Raises:
-            UserError: if the picture is broken, too large or too thin, took too long or crashed its decoder.
+            UserError: if it is broken, too large, too long or too thin, took too long or crashed its decoder.
             OverloadedError: if no space is left for pixels.
             RuntimeError: if the pool is closed or its workers can't do their work.
         """
         if not self._serving:
             raise RuntimeError("the preprocessing pool is not running")
-        job = Job(source.kind, source.size, spec, new_file_name(), param)
+        job = Job(source.kind, source.shape, source.times, spec, new_file_name(), param)
         path = self._pixel_folder / job.file_name
         pending = _PendingJob(job, source.payload, path, asyncio.get_running_loop().create_future())
         self._jobs.put_nowait(pending)
@@ -103,7 +105,8 @@ class PreprocessPool:
         # A function of its own, so that the last picture is not kept while the worker waits for the next.
         pending = await self._jobs.get()
         if not pending.result.done():  # else whoever asked has gone
-            await _do(worker, pending)
+            is_video = isinstance(pending.job.spec, VideoProcessorSpec)
+            await _do(worker, pending, self._video_timeout if is_video else self._job_timeout)
 
 
 @dataclass(frozen=True)
@@ -125,9 +128,9 @@ class _PendingJob:
             self.result.set_exception(error)
 
 
-async def _do(worker: WorkerProcess, pending: _PendingJob) -> None:
+async def _do(worker: WorkerProcess, pending: _PendingJob, timeout: float) -> None:  # noqa: ASYNC109
     try:
-        reply = await worker.run(pending.job, pending.payload)
+        reply = await worker.run(pending.job, pending.payload, timeout)
         pending.succeed(_item_of(reply, str(pending.path)))
     except asyncio.CancelledError:
         pending.fail(_closed_error())
@@ -163,6 +166,7 @@ def default_num_workers() -> int:
 def _worker_args(media: MediaConfig, pixel_folder: Path) -> list[str]:
     args = ["--pixel-folder", str(pixel_folder)]
     args += ["--max-bytes", str(media.max_media_bytes), "--max-pixels", str(media.max_image_pixels)]
+    args += ["--max-video-pixels", str(media.max_video_pixels), "--max-video-seconds", str(media.max_video_seconds)]
     if media.allowed_local_media_path:
         args += ["--allowed-folder", media.allowed_local_media_path]
     return args

@@ -9,6 +9,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from chiasm.errors import UserError, shorten
+from chiasm.schema.media import FrameTimes
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 # data:[type/subtype][;name=value]...;base64,
@@ -22,22 +23,23 @@ SourceKind = Literal["bytes", "base64", "file", "rgb"]
 
 
 class MediaSource(msgspec.Struct, frozen=True):
-    """A picture that the preprocessing pool can get at by itself.
+    """A picture or video that the preprocessing pool can get at by itself.
 
     Attributes:
-        kind: what the payload is: an encoded picture, its base64 text, the path of a local file, or decoded pixels.
-        payload: for "base64" ASCII text, for "file" a path in the file system's encoding, for "rgb"
-            [height, width, 3] uint8.
-        size: (height, width) of decoded pixels.
+        kind: what the payload is: an encoded file, its base64 text, the path of a local file, or decoded pixels.
+        payload: for "base64" ASCII text, for "file" a path in the file system's encoding, for "rgb" uint8.
+        shape: of decoded pixels: [height, width, 3] for a picture, [frames, height, width, 3] for a video.
+        times: of decoded pixels of a video: when its frames are shown.
     """
 
     kind: SourceKind
     payload: bytes
-    size: tuple[int, int] | None = None
+    shape: tuple[int, ...] | None = None
+    times: FrameTimes | None = None
 
 
 class RemoteUrl(msgspec.Struct, frozen=True):
-    """A picture that must be downloaded first, by ``fetch.MediaFetcher``."""
+    """A picture or video that must be downloaded first, by ``fetch.MediaFetcher``."""
 
     url: str
 
@@ -47,7 +49,7 @@ def parse_source(url: str, *, max_bytes: int, param: str | None = None) -> Media
 
     Args:
         url: of scheme ``data``, ``http``, ``https`` or ``file``.
-        max_bytes: largest encoded picture; longer base64 text is refused undecoded.
+        max_bytes: largest encoded file; longer base64 text is refused undecoded.
         param: the request's field that holds it, for errors.
 
     Raises:

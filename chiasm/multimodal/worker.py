@@ -1,6 +1,6 @@
-"""A preprocessing process: takes one picture at a time from its pool, decodes it and writes its pixels.
+"""A preprocessing process: takes one picture or video at a time from its pool, decodes it and writes its pixels.
 
-Started as ``python -m chiasm.multimodal.worker`` by ``pool``. Hostile pictures meet their decoder here, so it holds
+Started as ``python -m chiasm.multimodal.worker`` by ``pool``. Hostile files meet their decoder here, so it holds
 nothing of value: no weights, no sockets but the one to its pool.
 """
 
@@ -12,11 +12,11 @@ import contextlib
 import os
 import signal
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import torch
 from PIL import Image
 
@@ -24,9 +24,12 @@ from chiasm.dist.children import die_with_parent
 from chiasm.errors import OverloadedError, UserError
 from chiasm.logs import configure_logging, get_logger
 from chiasm.multimodal.decode import decode_image
+from chiasm.multimodal.decode_video import VideoLimits, open_clip
 from chiasm.multimodal.jobs import PREFIX, Done, Failed, Full, Job, Refused, Reply
 from chiasm.multimodal.local_files import read_local_file
-from chiasm.multimodal.processing import process_image
+from chiasm.multimodal.processing import Frame, process_image, process_video
+from chiasm.multimodal.sampling import sample_frames
+from chiasm.schema.media import UNKNOWN_FPS, FrameTimes, PatchProcessorSpec, ProcessedItem, VideoProcessorSpec
 
 _NICENESS = 10
 _OOM_SCORE = "500"
@@ -35,40 +38,66 @@ _logger = get_logger(__name__)
 
 
 class Worker:
-    """Processes pictures within fixed limits.
+    """Processes pictures and videos within fixed limits.
 
     Args:
         pixel_folder: where files of pixels go.
         max_bytes: largest local file.
         max_pixels: largest picture that is decoded.
+        video_limits: of videos that are decoded.
         allowed_folder: folder below which local files are read; None refuses them.
     """
 
-    def __init__(self, pixel_folder: Path, max_bytes: int, max_pixels: int, allowed_folder: str | None) -> None:
+    def __init__(
+        self,
+        pixel_folder: Path,
+        max_bytes: int,
+        max_pixels: int,
+        video_limits: VideoLimits,
+        allowed_folder: str | None,
+    ) -> None:
         self._pixel_folder = pixel_folder
         self._max_bytes = max_bytes
         self._max_pixels = max_pixels
+        self._video_limits = video_limits
         self._allowed_folder = allowed_folder
 
     def run(self, job: Job, payload: bytearray) -> Reply:
         """Do one job; every error becomes a reply."""
         try:
-            image = self._image(job, payload)
-            item = process_image(image, job.spec, self._pixel_folder, file_name=job.file_name, param=job.param)
-            return Done(item)
+            if isinstance(job.spec, VideoProcessorSpec):
+                return Done(self._video(job, job.spec, payload))
+            return Done(self._image(job, job.spec, payload))
         except UserError as error:
             return Refused(error.message, error.param, error.status)
         except OverloadedError as error:
             return Full(error.message)
         except Exception as error:
-            _logger.exception("a picture could not be processed")
+            _logger.exception("an item could not be processed")
             return Failed(repr(error))
 
-    def _image(self, job: Job, payload: bytearray) -> npt.NDArray[np.uint8]:
+    def _image(self, job: Job, spec: PatchProcessorSpec, payload: bytearray) -> ProcessedItem:
         if job.kind == "rgb":
-            assert job.size
-            return np.frombuffer(payload, dtype=np.uint8).reshape(*job.size, 3)
-        return decode_image(self._encoded(job, payload), max_pixels=self._max_pixels, param=job.param)
+            assert job.shape
+            image = np.frombuffer(payload, dtype=np.uint8).reshape(job.shape)
+        else:
+            image = decode_image(self._encoded(job, payload), max_pixels=self._max_pixels, param=job.param)
+        return process_image(image, spec, self._pixel_folder, file_name=job.file_name, param=job.param)
+
+    def _video(self, job: Job, spec: VideoProcessorSpec, payload: bytearray) -> ProcessedItem:
+        if job.kind == "rgb":
+            assert job.shape
+            assert job.times
+            frames = np.frombuffer(payload, dtype=np.uint8).reshape(job.shape)
+            return self._process_video(frames, job.times, spec, job)
+        with open_clip(self._encoded(job, payload), self._video_limits, job.param) as clip:
+            times = sample_frames(clip.num_frames, clip.fps or UNKNOWN_FPS, spec, job.param)
+            return self._process_video(clip.frames(times.indices, job.param), times, spec, job)
+
+    def _process_video(
+        self, frames: Iterable[Frame], times: FrameTimes, spec: VideoProcessorSpec, job: Job
+    ) -> ProcessedItem:
+        return process_video(frames, times, spec, self._pixel_folder, file_name=job.file_name, param=job.param)
 
     def _encoded(self, job: Job, payload: bytearray) -> bytes | bytearray:
         if job.kind == "file":
@@ -89,7 +118,8 @@ def main() -> None:
     _be_modest()
     # Our own limit is checked against the header before any pixel is decoded, and may be higher than Pillow's.
     Image.MAX_IMAGE_PIXELS = None
-    worker = Worker(args.pixel_folder, args.max_bytes, args.max_pixels, args.allowed_folder)
+    video_limits = VideoLimits(args.max_video_pixels, args.max_video_seconds)
+    worker = Worker(args.pixel_folder, args.max_bytes, args.max_pixels, video_limits, args.allowed_folder)
     with contextlib.suppress(OSError, EOFError), socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(args.socket))  # only now, with torch loaded: connecting says "ready"
         while True:
@@ -105,6 +135,8 @@ def _parse_args() -> argparse.Namespace:
     parser.add_argument("--pixel-folder", type=Path, required=True)
     parser.add_argument("--max-bytes", type=int, required=True)
     parser.add_argument("--max-pixels", type=int, required=True)
+    parser.add_argument("--max-video-pixels", type=int, required=True)
+    parser.add_argument("--max-video-seconds", type=float, required=True)
     parser.add_argument("--allowed-folder")
     return parser.parse_args()
 

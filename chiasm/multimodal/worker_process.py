@@ -38,13 +38,11 @@ class WorkerProcess:
     Args:
         args: the worker's command line, but for its socket.
         runtime_dir: the engine's private folder.
-        job_timeout: seconds after which a job is given up and the worker killed.
     """
 
-    def __init__(self, args: Sequence[str], runtime_dir: Path, job_timeout: float) -> None:
+    def __init__(self, args: Sequence[str], runtime_dir: Path) -> None:
         self._args = args
         self._runtime_dir = runtime_dir
-        self._job_timeout = job_timeout
         self._child: Child | None = None
         self._listener: socket.socket | None = None
         self._connection: socket.socket | None = None
@@ -69,26 +67,26 @@ class WorkerProcess:
             env=_ENVIRONMENT,
         )
 
-    async def run(self, job: Job, payload: bytes) -> Reply:
-        """Have a job done.
+    async def run(self, job: Job, payload: bytes, timeout: float) -> Reply:  # noqa: ASYNC109  # kills, not cancels
+        """Have a job done, within ``timeout`` seconds or else the worker is killed.
 
         Raises:
             UserError: if the worker dies of it or takes too long; the next job finds a new worker.
             WorkerStartError: if no worker can be started.
         """
         if self._connection and self._child and self._child.poll() is not None:
-            self._replace()  # it ended between jobs: not this picture's fault
+            self._replace()  # it ended between jobs: not this item's fault
         connection = self._connection or await self._connect()
         try:
-            async with asyncio.timeout(self._job_timeout):
+            async with asyncio.timeout(timeout):
                 return await _exchange(connection, job, payload)
         except TimeoutError as error:
             self._replace()
-            message = f"the image took longer than {self._job_timeout:g} seconds to decode."
+            message = f"the {job.noun} took longer than {timeout:g} seconds to decode."
             raise UserError(message, param=job.param) from error
         except (ConnectionError, EOFError) as error:
             self._replace()
-            raise UserError("the image can't be decoded: its decoder crashed.", param=job.param) from error
+            raise UserError(f"the {job.noun} can't be decoded: its decoder crashed.", param=job.param) from error
         except msgspec.MsgspecError:
             self._replace()
             raise

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from chiasm.schema.media import MediaItem
+from chiasm.schema.media import MediaItem, ProcessedItem
 
 
 class TextPart(msgspec.Struct, frozen=True):
@@ -27,7 +27,21 @@ class ImagePart(msgspec.Struct, frozen=True):
     param: str
 
 
-ContentPart = TextPart | ImagePart
+class VideoPart(msgspec.Struct, frozen=True):
+    """A video in a message.
+
+    Attributes:
+        source: a URL as for images, or for the offline API an encoded video as bytes, its frames as an array
+            [frames, height, width, 3], or such an array with a dict that says when they are shown.
+        param: the field of the request that holds it, for errors.
+    """
+
+    source: Any
+    param: str
+
+
+MediaPart = ImagePart | VideoPart
+ContentPart = TextPart | MediaPart
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
@@ -54,9 +68,11 @@ class PreparedPrompt(msgspec.Struct, frozen=True):
         token_ids: with one id per placeholder token.
         items: its media with their offsets.
         cache_salt: see ``EngineRequest``.
+        media: the items as they were lent by the pool, to which they are to be given back.
     """
 
     text: str | None
     token_ids: tuple[int, ...]
     items: tuple[MediaItem, ...] = ()
     cache_salt: str = ""
+    media: tuple[ProcessedItem, ...] = ()

@@ -14,7 +14,10 @@ import msgspec
 MAX_ASPECT_RATIO = 200
 """Pictures thinner than this are refused, as Hugging Face's processor does."""
 
-Modality = Literal["image"]
+UNKNOWN_FPS = 24.0
+"""Frames in a second of a video that doesn't tell, as Hugging Face's processors assume."""
+
+Modality = Literal["image", "video"]
 
 
 class PixelRef(msgspec.Struct, frozen=True):
@@ -55,19 +58,21 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 class MediaItem(msgspec.Struct, frozen=True):
-    """One image in a prompt.
+    """One run of placeholder tokens in a prompt: an image, a video, or one slice of a video whose slices stand apart.
 
     Attributes:
         modality: what it is.
         offset: position of its first placeholder token in the prompt.
         num_tokens: placeholder tokens, those of all its units.
         units: its units in order of time.
+        seconds_per_slice: of a video, the time from one unit to the next.
     """
 
     modality: Modality
     offset: int
     num_tokens: int
     units: tuple[Unit, ...]
+    seconds_per_slice: float = 0.0
 
     @property
     def end(self) -> int:
@@ -80,7 +85,7 @@ class MediaItem(msgspec.Struct, frozen=True):
         return (len(self.units), *self.units[0].grid)
 
 
-class PatchProcessorSpec(msgspec.Struct, frozen=True):
+class PatchProcessorSpec(msgspec.Struct, frozen=True, tag=True):
     """How images become patches, for families with a dynamic resolution (Qwen, GLM).
 
     Attributes:
@@ -89,6 +94,7 @@ class PatchProcessorSpec(msgspec.Struct, frozen=True):
         temporal_patch_size: frames that share one patch; a lone image is repeated.
         min_pixels: smallest area after the resize.
         max_pixels: largest area after the resize.
+        enlarges_thin: whether a picture with a side below a merge block's is first enlarged until it has one.
     """
 
     patch_size: int
@@ -96,6 +102,7 @@ class PatchProcessorSpec(msgspec.Struct, frozen=True):
     temporal_patch_size: int
     min_pixels: int
     max_pixels: int
+    enlarges_thin: bool = False
 
     @property
     def row_bytes(self) -> int:
@@ -121,13 +128,89 @@ class PatchProcessorSpec(msgspec.Struct, frozen=True):
         return self.max_tokens * self.merge_size**2 * self.row_bytes
 
 
+class VideoProcessorSpec(msgspec.Struct, frozen=True, tag=True):
+    """Which frames of a video are taken and how they become patches, as Hugging Face's processors have it.
+
+    Attributes:
+        patches: sizes of patches and blocks, and the limits on the area.
+        area: whether those limits are on a "frame", or on the frames of a "clip" together.
+        max_clip_pixels: for "frame": most pixels of all slices together, a slice counted as one frame, as far as the
+            least area of a frame allows; 0 for no such limit.
+        sampling: how frames are spread: "steps" takes the first of each of equal steps, "ends" takes both the first
+            and the last frame, "seconds" takes those on a clock of ``fps``.
+        fps: frames taken for each second, if ``num_frames`` is None.
+        num_frames: frames taken of a video, or all of them if it has fewer; -1 takes all.
+        min_frames: fewest frames taken by ``fps``, as far as the video has them.
+        max_frames: most frames taken by ``fps``; more in any other way are refused.
+        max_seconds: for "seconds": longer videos are sampled as if they were as long as this.
+    """
+
+    patches: PatchProcessorSpec
+    area: Literal["frame", "clip"] = "frame"
+    max_clip_pixels: int = 0
+    sampling: Literal["steps", "ends", "seconds"] = "steps"
+    fps: float = 2.0
+    num_frames: int | None = None
+    min_frames: int = 4
+    max_frames: int = 768
+    max_seconds: float = 300.0
+
+    @property
+    def max_bytes(self) -> int:
+        """Most bytes of pixels that one video can take."""
+        return -(-self.max_frames // self.patches.temporal_patch_size) * self.patches.max_bytes
+
+
+MediaSpec = PatchProcessorSpec | VideoProcessorSpec
+"""How an item becomes patches: of an image, or of a video."""
+
+
+class FrameTimes(msgspec.Struct, frozen=True):
+    """Which frames of a video were taken.
+
+    Attributes:
+        indices: in order of time, counted from 0; a frame may come twice.
+        num_frames: that the video has.
+        fps: of the video, on average.
+    """
+
+    indices: tuple[int, ...]
+    num_frames: int
+    fps: float
+
+    @classmethod
+    def of_all(cls, num_frames: int, fps: float | None) -> FrameTimes:
+        """Every frame of a video, or frames that were taken already; without ``fps`` it is guessed."""
+        return cls(tuple(range(num_frames)), num_frames, fps or UNKNOWN_FPS)
+
+    @property
+    def sampled_fps(self) -> float:
+        """Frames taken for each second of the video."""
+        return len(self.indices) / self.num_frames * self.fps
+
+    def seconds(self, multiple: int) -> tuple[float, ...]:
+        """When each frame is shown; the last one again until there is a multiple of so many."""
+        padding = -len(self.indices) % multiple
+        return tuple(index / self.fps for index in (*self.indices, *self.indices[-1:] * padding))
+
+
 class ProcessedItem(msgspec.Struct, frozen=True):
-    """An item as the preprocessing pool returns it, before its place in the prompt is known."""
+    """An item as the preprocessing pool returns it, before its place in the prompt is known.
+
+    Attributes:
+        modality: what it is.
+        num_tokens: placeholder tokens, those of all its units.
+        units: its units in order of time.
+        seconds_per_slice: of a video, the time from one unit to the next.
+        frame_seconds: of a video, when each frame of each unit is shown.
+    """
 
     modality: Modality
     num_tokens: int
     units: tuple[Unit, ...]
+    seconds_per_slice: float = 0.0
+    frame_seconds: tuple[float, ...] = ()
 
     def placed_at(self, offset: int) -> MediaItem:
         """The same item with its first placeholder at ``offset``."""
-        return MediaItem(self.modality, offset, self.num_tokens, self.units)
+        return MediaItem(self.modality, offset, self.num_tokens, self.units, self.seconds_per_slice)

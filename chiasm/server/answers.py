@@ -27,8 +27,9 @@ class Tally:
         latest = self._latest.values()
         num_prompt = sum(len(output.prompt_token_ids) for output in latest)
         num_image = sum(output.num_image_tokens for output in latest)
+        num_video = sum(output.num_video_tokens for output in latest)
         num_cached = sum(output.num_cached_tokens for output in latest)
-        details = PromptTokensDetails(num_cached, num_image, {"image": num_image})
+        details = PromptTokensDetails(num_cached, num_image, {"image": num_image, "video": num_video})
         return Usage(num_prompt, num_prompt + self._completion_tokens, self._completion_tokens, details)
 
 

@@ -41,7 +41,7 @@ def chat_router(state: ServerState) -> APIRouter:
 
     @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatRequest))
     async def create_chat_completion(http: Request) -> Response:
-        """Continue a conversation of text and images."""
+        """Continue a conversation of text, images and videos."""
         watch = RequestWatch(state.metrics, time.perf_counter())
         request = await read_request(http, ChatRequest, state)
         head = answer_head(state, http, "chatcmpl", request.model)
@@ -73,6 +73,7 @@ async def _answer(
             continue_final_message=bool(request.continue_final_message),
             chat_template_kwargs=request.chat_template_kwargs,
             mm_processor_kwargs=request.mm_processor_kwargs,
+            media_io_kwargs=request.media_io_kwargs,
             cache_salt=request.cache_salt or "",
         )
         async with aclosing(run_prompt(engine, prompt, sampling, request_id, watch)) as outputs:

@@ -56,6 +56,7 @@ class Engine(Protocol):
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, Any] = {},
         mm_processor_kwargs: Mapping[str, int] = {},
+        media_io_kwargs: Mapping[str, Any] = {},
         cache_salt: str = "",
     ) -> PreparedPrompt:
         """Fetch and preprocess the media, render the template, tokenise, check the length."""

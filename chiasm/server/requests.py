@@ -86,6 +86,7 @@ class ChatRequest(GenerationRequest):
     continue_final_message: bool | None = None
     chat_template_kwargs: _Dict = {}
     mm_processor_kwargs: _Dict = {}
+    media_io_kwargs: _Dict = {}
 
     def check(self) -> None:
         """See ``GenerationRequest``."""

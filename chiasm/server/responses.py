@@ -19,7 +19,7 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Tokens of a request; those of images count as prompt tokens."""
+    """Tokens of a request; those of media count as prompt tokens."""
 
     prompt_tokens: int
     total_tokens: int

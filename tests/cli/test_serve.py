@@ -55,7 +55,7 @@ def test_options_in_every_spelling(serve: Callable[[str], Served]) -> None:
     )
     assert (engine.max_model_len, engine.max_num_seqs, engine.tensor_parallel_size) == (512, 3, 2)
     assert (engine.mm_encoder_tp_mode, engine.enable_prefix_caching, engine.dtype) == ("data", False, "float16")
-    assert engine.media.limit_mm_per_prompt == {"image": 5}
+    assert engine.media.limit_mm_per_prompt["image"] == 5
     assert template == "chat.jinja"
     assert (server.served_model_names, server.api_keys) == (("a", "b"), ("x", "y"))
     assert (server.host, server.port) == ("::1", 0)
@@ -76,7 +76,7 @@ def test_a_file_sets_defaults_and_the_command_line_wins(serve: Callable[[str], S
     engine, _, server = serve(f"--config {file} --max-num-seqs 4 --api-key c")
     assert (engine.max_model_len, engine.max_num_seqs, engine.gpu_memory_utilization) == (512, 4, 0.5)
     assert engine.enable_prefix_caching is False
-    assert engine.media.limit_mm_per_prompt == {"image": 5}
+    assert engine.media.limit_mm_per_prompt["image"] == 5
     assert (server.served_model_names, server.api_keys, server.host) == (("one",), ("c",), "127.0.0.1")
     assert serve(f"--enable-prefix-caching --config {file}")[0].enable_prefix_caching is True
 

@@ -247,6 +247,6 @@ class TestObjects:
         picture = make_picture("noise", 20, 30)
         for given in (picture, Image.fromarray(picture)):
             source = source_of_object(given, max_pixels=600)
-            assert (source.kind, source.size, source.payload) == ("rgb", (20, 30), picture.tobytes())
+            assert (source.kind, source.shape, source.payload) == ("rgb", (20, 30, 3), picture.tobytes())
         with pytest.raises(UserError, match="a URL, a PIL image or a numpy array, got 'int'"):
             source_of_object(7, max_pixels=600)

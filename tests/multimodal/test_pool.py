@@ -222,7 +222,7 @@ class TestTrouble:
 
     def test_a_result_that_meets_a_cancellation_leaves_nothing(self, running, monkeypatch):
         async def cancel_as_the_result_arrives():
-            async def run(_worker, job, _payload):
+            async def run(_worker, job, _payload, _timeout):
                 item = process_image(make_picture("noise", 28, 28), QWEN, running.pixels, file_name=job.file_name)
                 asyncio.get_running_loop().call_soon(task.cancel)
                 return Done(item)
@@ -238,7 +238,7 @@ class TestTrouble:
     def test_a_worker_can_not_pass_off_another_file(self, running, monkeypatch, tmp_path):
         victim = process_image(make_picture("noise", 28, 28), QWEN, tmp_path)
 
-        async def run(_worker, _job, _payload):
+        async def run(_worker, _job, _payload, _timeout):
             return Done(victim)
 
         monkeypatch.setattr(WorkerProcess, "run", run)

@@ -91,7 +91,7 @@ def test_too_thin_a_picture_is_refused_with_its_size():
 
 def test_a_row_holds_channel_frame_y_x_of_one_patch():
     planes = make_picture("noise", 56, 84).transpose(2, 0, 1)
-    rows = cut_into_patches(planes, QWEN).reshape(-1, 3, 2, 14, 14)
+    rows = cut_into_patches([planes], QWEN).reshape(-1, 3, 2, 14, 14)
     assert len(rows) == 4 * 6
     # The second merge block: its first row of patches, then its second.
     for row, (y, x) in zip(rows[4:8], ((0, 2), (0, 3), (1, 2), (1, 3)), strict=True):

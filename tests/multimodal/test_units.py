@@ -23,7 +23,9 @@ def test_units_laid_end_to_end_are_the_item(time: int, height: int, width: int, 
     thw = (time, 2 * height, 2 * width)
     num_rows = time * 4 * height * width
     rows = np.random.default_rng(0).integers(0, 2, (num_rows, _ROW_BYTES), dtype=np.uint8)
-    units = cut_into_units(rows, thw, QWEN, PixelRef("file", first_row, num_rows, _ROW_BYTES))
+    grid = thw[1:]
+    keys = [unit_key(part, grid, QWEN) for part in np.split(rows, time)]
+    units = cut_into_units(keys, grid, QWEN, PixelRef("file", first_row, num_rows, _ROW_BYTES))
     item = ProcessedItem("image", sum(unit.num_tokens for unit in units), units).placed_at(offset)
     assert item.thw == thw
     assert item.num_tokens == num_rows // 4

@@ -172,6 +172,7 @@ def conversation_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
         "continue_final_message": False,
         "chat_template_kwargs": {},
         "mm_processor_kwargs": {},
+        "media_io_kwargs": {},
         "cache_salt": "",
     }
     return {key: value for key, value in settings.items() if value != bare[key]}

@@ -164,7 +164,7 @@ def test_every_spelling_of_parts_in_the_order_written(server: RunningServer, eng
         ),
     )
     details = answer.json()["usage"]["prompt_tokens_details"]
-    assert details["multimodal_tokens"] == {"image": 4 * TOKENS_PER_IMAGE}
+    assert details["multimodal_tokens"] == {"image": 4 * TOKENS_PER_IMAGE, "video": 0}
     assert details["image_tokens"] == 4 * TOKENS_PER_IMAGE
 
 
@@ -196,6 +196,7 @@ def test_roles_and_their_further_fields(server: RunningServer, engine: FakeEngin
         ({"add_generation_prompt": False}, {"add_generation_prompt": False}),
         ({"chat_template_kwargs": {"enable_thinking": False}}, {"chat_template_kwargs": {"enable_thinking": False}}),
         ({"mm_processor_kwargs": {"max_pixels": 9}}, {"mm_processor_kwargs": {"max_pixels": 9}}),
+        ({"media_io_kwargs": {"video": {"fps": 1}}}, {"media_io_kwargs": {"video": {"fps": 1}}}),
         ({"cache_salt": "s", "chat_template_kwargs": None, "mm_processor_kwargs": None}, {"cache_salt": "s"}),
     ],
 )

@@ -79,7 +79,6 @@ def test_completions_are_short_by_default(server: RunningServer, engine: FakeEng
         ({"suffix": "end"}, "suffix"),
         ({"bad_words": ["x"]}, "bad_words"),
         ({"allowed_token_ids": []}, "allowed_token_ids"),
-        ({"media_io_kwargs": {"video": {"fps": 1e9}}}, "media_io_kwargs"),
         ({"return_token_ids": True}, "return_token_ids"),
     ],
 )

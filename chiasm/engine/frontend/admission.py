@@ -64,7 +64,7 @@ def check_prompt_length(num_tokens: int, max_model_len: int, param: str) -> None
         raise UserError("the prompt is empty; it needs at least one token.", param=param)
     if num_tokens >= max_model_len:
         raise UserError(
-            f"the prompt has {num_tokens} tokens, images included; max_model_len={max_model_len} allows at most "
+            f"the prompt has {num_tokens} tokens, media included; max_model_len={max_model_len} allows at most "
             f"{max_model_len - 1}, so that one can be answered.",
             param=param,
         )

@@ -101,7 +101,10 @@ class Answers:
         self.request_id = request_id
         self._prompt = prompt
         self._prompt_token_ids = list(prompt.token_ids)
-        self._num_image_tokens = sum(item.num_tokens for item in prompt.items)
+        self._num_image_tokens, self._num_video_tokens = (
+            sum(item.num_tokens for item in prompt.items if item.modality == modality)
+            for modality in ("image", "video")
+        )
         self._answers = [Answer(index, tokenizer, prompt, params) for index in range(params.n)]
 
     def unfinished(self) -> Iterator[int]:
@@ -131,6 +134,7 @@ class Answers:
             finished=all(answer.is_finished for answer in self._answers),
             num_cached_tokens=delta.num_cached_tokens,
             num_image_tokens=self._num_image_tokens,
+            num_video_tokens=self._num_video_tokens,
         )
 
 
@@ -144,6 +148,7 @@ def merge_output(total: RequestOutput | None, news: RequestOutput, num_answers: 
     total.finished = news.finished
     total.num_cached_tokens = news.num_cached_tokens
     total.num_image_tokens = news.num_image_tokens
+    total.num_video_tokens = news.num_video_tokens
     return total
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from chiasm.config.checkpoint import read_generation_config
-from chiasm.config.engine import EngineConfig
+from chiasm.config.engine import EngineConfig, check_media_io_kwargs
 from chiasm.engine.frontend.admission import check_prompt_length
 from chiasm.engine.frontend.chat_template import ChatTemplate, load_chat_template
 from chiasm.engine.frontend.prompts import PromptBuilder
 from chiasm.engine.frontend.tokenizer import Tokenizer, load_tokenizer
 from chiasm.errors import UserError
-from chiasm.multimodal.bounds import bounded_spec
-from chiasm.schema.chat import ChatMessage, ImagePart, PreparedPrompt, TextPart
-from chiasm.schema.media import PatchProcessorSpec, ProcessedItem
+from chiasm.multimodal.bounds import bounded_spec, request_video_spec
+from chiasm.schema.chat import ChatMessage, ImagePart, MediaPart, PreparedPrompt, TextPart, VideoPart
+from chiasm.schema.media import MediaSpec, ProcessedItem
 from chiasm.schema.sampling import SamplingParams, check_token_ids
 from chiasm.schema.wire import Ready
 
@@ -65,34 +65,49 @@ class Frontend:
         self._limits = config.media.limit_mm_per_prompt
         self._prompts = PromptBuilder(text.tokenizer, text.template, ready.facts)
 
-    def image_parts(self, messages: Sequence[ChatMessage]) -> list[ImagePart]:
-        """The images of a conversation, in order.
+    def media_parts(self, messages: Sequence[ChatMessage]) -> list[MediaPart]:
+        """The images and videos of a conversation, in order.
 
         Raises:
-            UserError: if there are more than one prompt may have; none has been fetched then.
+            UserError: as ``check_media``; none has been fetched then.
         """
-        parts = [part for message in messages for part in message.content if isinstance(part, ImagePart)]
-        self.check_num_images(len(parts), "messages")
+        parts = [part for message in messages for part in message.content if not isinstance(part, TextPart)]
+        self.check_media(parts, "messages")
         return parts
 
-    def check_num_images(self, count: int, param: str) -> None:
-        """Refuse more images than one prompt may have.
+    def check_media(self, parts: Sequence[MediaPart], param: str) -> None:
+        """Refuse more images or videos than one prompt may have, and videos that the model can't take.
 
         Raises:
-            UserError: with both numbers.
+            UserError: with both numbers, or naming the first video.
         """
-        limit = self._limits["image"]
-        if count > limit:
-            message = f"the prompt has {count} images; at most {limit} are allowed (limit_mm_per_prompt)."
-            raise UserError(message, param=param)
+        for modality, kind in (("image", ImagePart), ("video", VideoPart)):
+            own = [part for part in parts if isinstance(part, kind)]
+            limit = self._limits[modality]
+            if len(own) > limit:
+                message = f"the prompt has {len(own)} {modality}s; at most {limit} are allowed (limit_mm_per_prompt)."
+                raise UserError(message, param=param)
+            if modality == "video" and own and self.facts.video is None:
+                raise UserError(f"{self.facts.model_type} models take no videos.", param=own[0].param)
 
-    def processor(self, mm_processor_kwargs: Mapping[str, Any]) -> PatchProcessorSpec:
-        """The image processor of a request.
+    def media_specs(
+        self,
+        parts: Sequence[MediaPart],
+        mm_processor_kwargs: Mapping[str, Any],
+        media_io_kwargs: Mapping[str, Any],
+    ) -> list[MediaSpec]:
+        """How each image and video of a request becomes patches.
 
         Raises:
             UserError: for an unknown key or a value outside what the server allows.
         """
-        return bounded_spec(self.facts.processor, {}, mm_processor_kwargs)
+        image = bounded_spec(self.facts.processor, {}, mm_processor_kwargs)
+        video = self.facts.video
+        if video is None:
+            check_media_io_kwargs(media_io_kwargs, 1)
+            return [image for _ in parts]
+        spec = request_video_spec(video.processor, mm_processor_kwargs, media_io_kwargs)
+        return [spec if isinstance(part, VideoPart) else image for part in parts]
 
     def render_chat(
         self,
@@ -117,26 +132,26 @@ class Frontend:
         )
 
     def prepare_chat(self, rendered: str, items: Sequence[ProcessedItem], cache_salt: str) -> PreparedPrompt:
-        """Tokenise a rendered conversation and put its images in their places.
+        """Tokenise a rendered conversation and put its media in their places.
 
         Raises:
-            UserError: if the template dropped or doubled an image, or the prompt is too long.
+            UserError: if the template dropped or doubled an item, or the prompt is too long.
         """
         token_ids = self._prompts.tokenize(rendered)
         check_token_ids("messages", token_ids, self.facts.vocab_size)
         expanded = self._prompts.expand(token_ids, items, "messages")
         check_prompt_length(len(expanded.token_ids), self.max_model_len, param="messages")
         return PreparedPrompt(
-            self._prompts.plain_text(rendered), expanded.token_ids, expanded.items, cache_salt=cache_salt
+            self._prompts.plain_text(rendered), expanded.token_ids, expanded.items, cache_salt, tuple(items)
         )
 
     def prepare_completion(
         self, prompt: str | Sequence[int], items: Sequence[ProcessedItem] = (), cache_salt: str = ""
     ) -> PreparedPrompt:
-        """Take a prompt as it is; with images it holds one placeholder for each.
+        """Take a prompt as it is; with media it holds one placeholder for each.
 
         Raises:
-            UserError: if placeholders and images do not match, a token id is unknown, or the prompt is too long.
+            UserError: if placeholders and media do not match, a token id is unknown, or the prompt is too long.
         """
         text = prompt if isinstance(prompt, str) else None
         self._check_num_chars(len(text or ""), "prompt")
@@ -146,7 +161,7 @@ class Frontend:
             self._prompts.refuse_media_tokens(token_ids, "prompt")
         expanded = self._prompts.expand(token_ids, items, "prompt")
         check_prompt_length(len(expanded.token_ids), self.max_model_len, param="prompt")
-        return PreparedPrompt(text, expanded.token_ids, expanded.items, cache_salt=cache_salt)
+        return PreparedPrompt(text, expanded.token_ids, expanded.items, cache_salt, tuple(items))
 
     def _check_num_chars(self, count: int, param: str) -> None:
         """Refuse a text that is far too long before time and memory are spent on its tokens."""

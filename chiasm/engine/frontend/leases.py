@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from chiasm.schema.media import MediaItem, ProcessedItem
+from chiasm.schema.media import ProcessedItem
 
 
 class PixelGauge:
@@ -81,6 +81,6 @@ class PixelLease:
             self._let_go()
 
 
-def pixel_bytes(items: Sequence[MediaItem | ProcessedItem]) -> int:
+def pixel_bytes(items: Sequence[ProcessedItem]) -> int:
     """Bytes of pixels behind these items."""
     return sum(unit.pixels.num_rows * unit.pixels.row_bytes for item in items for unit in item.units)

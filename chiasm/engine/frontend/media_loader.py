@@ -1,4 +1,4 @@
-"""Loads the images of a request: fetched, decoded and cut into patches outside this process."""
+"""Loads the media of a request: fetched, decoded and cut into patches outside this process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from chiasm.config.engine import MediaConfig
 from chiasm.errors import refuse
 from chiasm.multimodal.fetch import MediaFetcher
 from chiasm.multimodal.hashing import source_digest
-from chiasm.multimodal.in_memory import source_of_object
+from chiasm.multimodal.in_memory import source_of_object, video_source_of_object
 from chiasm.multimodal.item_cache import ItemCache
 from chiasm.multimodal.pool import PreprocessPool
 from chiasm.multimodal.sources import MediaSource, RemoteUrl, parse_source
-from chiasm.schema.chat import ImagePart
-from chiasm.schema.media import MediaItem, PatchProcessorSpec, ProcessedItem
+from chiasm.schema.chat import MediaPart, VideoPart
+from chiasm.schema.media import MediaSpec, ProcessedItem
 
 _HASHED_AT_ONCE = 256 * 1024  # bytes whose digest takes less time than to have it made beside the event loop
 
@@ -24,7 +24,7 @@ Done = TypeVar("Done")
 
 
 class MediaLoader:
-    """Turns image parts into pixels on disk, and keeps some for when the same image comes again.
+    """Turns media parts into pixels on disk, and keeps some for when the same media come again.
 
     Args:
         media: limits, and where media may come from.
@@ -45,40 +45,43 @@ class MediaLoader:
 
     @property
     def num_cache_queries(self) -> int:
-        """Images looked for among those that are kept, so far."""
+        """Items looked for among those that are kept, so far."""
         return self._cache.num_queries
 
     @property
     def num_cache_hits(self) -> int:
-        """Of these, images that did not have to be processed again."""
+        """Of these, items that did not have to be processed again."""
         return self._cache.num_hits
 
     def start(self) -> None:
         """Start the worker processes; returns at once, they get ready in the background."""
         self._pool.start()
 
-    async def fetch(self, parts: Sequence[ImagePart]) -> list[MediaSource]:
-        """Have the encoded images of a request at hand: downloads end here, nothing is decoded yet.
+    async def fetch(self, parts: Sequence[MediaPart]) -> list[MediaSource]:
+        """Have the encoded media of a request at hand: downloads end here, nothing is decoded yet.
 
         Raises:
-            UserError: for the first image that can't be had, naming its field.
+            UserError: for the first item that can't be had, naming its field.
         """
         return await _all_or_none([self._fetch_one(part) for part in parts])
 
     async def process(
-        self, sources: Sequence[MediaSource], parts: Sequence[ImagePart], spec: PatchProcessorSpec
+        self, sources: Sequence[MediaSource], parts: Sequence[MediaPart], specs: Sequence[MediaSpec]
     ) -> list[ProcessedItem]:
-        """Have the pixels of all images of a request on disk; if one fails, none is left behind.
+        """Have the pixels of all media of a request on disk; if one fails, none is left behind.
 
         Each item must be given back to ``release``, once for each time that it is in the list.
 
         Raises:
-            UserError: for the first image that can't be processed, naming its field.
+            UserError: for the first item that can't be processed, naming its field.
         """
-        works = [self._process_one(s, spec, part.param) for s, part in zip(sources, parts, strict=True)]
+        works = [
+            self._process_one(source, spec, part.param)
+            for source, part, spec in zip(sources, parts, specs, strict=True)
+        ]
         return await _all_or_none(works, undo=self._cache.release)
 
-    def release(self, items: Sequence[ProcessedItem | MediaItem]) -> None:
+    def release(self, items: Sequence[ProcessedItem]) -> None:
         """Nobody will read these items for that request any more."""
         for item in items:
             self._cache.release(item)
@@ -87,22 +90,33 @@ class MediaLoader:
         """Stop the worker processes."""
         await self._pool.close()
 
-    async def _fetch_one(self, part: ImagePart) -> MediaSource:
+    async def _fetch_one(self, part: MediaPart) -> MediaSource:
         media = self._media
         if not isinstance(part.source, str):
-            return await asyncio.to_thread(
-                source_of_object, part.source, max_pixels=media.max_image_pixels, param=part.param
-            )
+            return await asyncio.to_thread(self._source_of_object, part)
         parsed = parse_source(part.source, max_bytes=media.max_media_bytes, param=part.param)
         if isinstance(parsed, RemoteUrl):
-            return MediaSource("bytes", await self._fetcher.fetch(parsed.url, part.param))
+            seconds = media.video_fetch_timeout if isinstance(part, VideoPart) else media.fetch_timeout
+            return MediaSource("bytes", await self._fetcher.fetch(parsed.url, part.param, seconds=seconds))
         return parsed
 
-    async def _process_one(self, source: MediaSource, spec: PatchProcessorSpec, param: str) -> ProcessedItem:
+    def _source_of_object(self, part: MediaPart) -> MediaSource:
+        media = self._media
+        if not isinstance(part, VideoPart):
+            return source_of_object(part.source, max_pixels=media.max_image_pixels, param=part.param)
+        return video_source_of_object(
+            part.source,
+            max_pixels=media.max_video_pixels,
+            max_frames=media.max_video_frames,
+            max_bytes=media.max_media_bytes,
+            param=part.param,
+        )
+
+    async def _process_one(self, source: MediaSource, spec: MediaSpec, param: str) -> ProcessedItem:
         digest = await self._digest(source, spec)
         return await self._cache.borrow(digest, lambda: self._pool.process(source, spec, param))
 
-    async def _digest(self, source: MediaSource, spec: PatchProcessorSpec) -> str | None:
+    async def _digest(self, source: MediaSource, spec: MediaSpec) -> str | None:
         # A local file is opened by a worker, which also checks its path; what it holds is not known here.
         if source.kind == "file" or self._media.mm_processor_cache_gb == 0:
             return None

@@ -8,15 +8,17 @@ from typing import Any, NoReturn
 import msgspec
 
 from chiasm.errors import UserError, refuse, shorten
-from chiasm.schema.chat import ChatMessage, ContentPart, ImagePart, TextPart
+from chiasm.schema.chat import ChatMessage, ContentPart, ImagePart, TextPart, VideoPart
 
 MAX_PARTS = 4096  # in all messages of a request
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _TEXT_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
-# The last two are the spellings of scripts, where the field may hold a picture itself and not only a URL.
+# "image", "image_pil" and "video" are the spellings of scripts, where the field may hold more than a URL.
 _IMAGE_FIELDS = {"image_url": "image_url", "input_image": "image_url", "image": "image", "image_pil": "image_pil"}
-_PART_TYPES = (*_TEXT_FIELDS, *_IMAGE_FIELDS)
+_VIDEO_FIELDS = {"video_url": "video_url", "video": "video"}
+_MEDIA_FIELDS = {**_IMAGE_FIELDS, **_VIDEO_FIELDS}
+_PART_TYPES = (*_TEXT_FIELDS, *_MEDIA_FIELDS)
 _EXTRA = ("name", "tool_calls", "tool_call_id", "reasoning")
 
 
@@ -65,11 +67,12 @@ def _parse_part(part: object, param: str) -> ContentPart:
     kind = part.get("type") or _guess_type(part)
     if not isinstance(kind, str) or kind not in _PART_TYPES:
         _refuse_type(kind, f"{param}.type")
-    if kind in _IMAGE_FIELDS:
-        field = _IMAGE_FIELDS[kind]
-        if kind == "image" and "url" in part:  # as transformers spells it
+    if kind in _MEDIA_FIELDS:
+        field = _MEDIA_FIELDS[kind]
+        if kind in ("image", "video") and "url" in part:  # as transformers spells it
             field = "url"
-        return _parse_image(part.get(field), f"{param}.{field}")
+        media = _parse_media(part.get(field), f"{param}.{field}")
+        return VideoPart(*media) if kind in _VIDEO_FIELDS else ImagePart(*media)
     field = _TEXT_FIELDS[kind]
     text = part.get(field)
     if not isinstance(text, str):
@@ -96,16 +99,17 @@ def _parse_function(function: object) -> object:
 
 def _guess_type(part: Mapping[str, Any]) -> str | None:
     """The type of a part that names none: some clients leave it to the one field there is."""
-    return next((kind for kind in ("text", "image_url", "image", "video_url", "audio_url") if kind in part), None)
+    known = ("text", "image_url", "image", "video_url", "video", "audio_url")
+    return next((kind for kind in known if kind in part), None)
 
 
-def _parse_image(image: object, param: str) -> ImagePart:
-    """An image; its ``detail`` is a hint for other servers' prices and has no meaning here."""
-    if isinstance(image, dict):
-        image, param = image.get("url"), f"{param}.url"
-    if image is None or (isinstance(image, str) and not image):
-        refuse(param, image, "a URL: http(s) or data:")
-    return ImagePart(image, param)
+def _parse_media(media: object, param: str) -> tuple[object, str]:
+    """An item and its field; a ``detail`` beside it is a hint for other servers' prices and has no meaning here."""
+    if isinstance(media, dict):
+        media, param = media.get("url"), f"{param}.url"
+    if media is None or (isinstance(media, str) and not media):
+        refuse(param, media, "a URL: http(s) or data:")
+    return media, param
 
 
 def _refuse_type(kind: object, param: str) -> NoReturn:

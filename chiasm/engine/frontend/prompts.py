@@ -1,20 +1,20 @@
 """Prompts: from text and media to token ids with every placeholder in place.
 
-Media tokens enter a prompt only through the template, once per item, and are then repeated to the item's length. What
-a user writes never becomes a special token (see ``literal_text``).
+Media tokens enter a prompt only through the template, once per item, and are then expanded to what the item becomes.
+What a user writes never becomes a special token (see ``literal_text``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from chiasm.engine.frontend.chat_template import ChatTemplate
 from chiasm.engine.frontend.literal_text import SEAM, LiteralText, any_of
 from chiasm.engine.frontend.tokenizer import Tokenizer
 from chiasm.errors import UserError, refuse, shorten
-from chiasm.schema.chat import ChatMessage, TextPart
-from chiasm.schema.facts import ModelFacts
+from chiasm.schema.chat import ChatMessage, TextPart, VideoPart
+from chiasm.schema.facts import ModelFacts, SliceForm
 from chiasm.schema.media import MediaItem, ProcessedItem
 
 _MAX_DEPTH = 64  # of lists and dicts in each other, in what a template gets from a user
@@ -29,6 +29,15 @@ class ExpandedPrompt(NamedTuple):
 
     token_ids: tuple[int, ...]
     items: tuple[MediaItem, ...]
+
+
+class _Run(NamedTuple):
+    """An item or a slice of it whose placeholders stand together, and the tokens around them."""
+
+    item: ProcessedItem
+    token_id: int
+    before: Sequence[int] = ()
+    after: Sequence[int] = ()
 
 
 class PromptBuilder:
@@ -90,29 +99,61 @@ class PromptBuilder:
         return rendered.replace(SEAM, "")
 
     def expand(self, token_ids: Sequence[int], items: Sequence[ProcessedItem], param: str) -> ExpandedPrompt:
-        """Repeat each placeholder to the length of its item.
+        """Put what each item becomes in the place of its placeholder.
 
         Raises:
-            UserError: if there are not as many placeholders as items.
+            UserError: if there are not as many placeholders as items, for images and for videos.
         """
-        placeholder = self._facts.image_token_id
-        num_placeholders = sum(token_id == placeholder for token_id in token_ids)
-        if num_placeholders != len(items):
-            raise UserError(
-                f"{param} has {num_placeholders} image placeholders for {len(items)} images; there must be one each.",
-                param=param,
-            )
+        waiting = {token: iter(own) for token, own in self._by_placeholder(token_ids, items, param).items()}
         expanded: list[int] = []
         placed: list[MediaItem] = []
-        waiting = iter(items)
         for token_id in token_ids:
-            if token_id == placeholder:
-                item = next(waiting)
-                placed.append(item.placed_at(len(expanded)))
-                expanded += [placeholder] * item.num_tokens
+            if token_id in waiting:
+                for run in self._runs(next(waiting[token_id])):
+                    expanded += run.before
+                    placed.append(run.item.placed_at(len(expanded)))
+                    expanded += [run.token_id] * run.item.num_tokens
+                    expanded += run.after
             else:
                 expanded.append(token_id)
         return ExpandedPrompt(tuple(expanded), tuple(placed))
+
+    def _by_placeholder(
+        self, token_ids: Sequence[int], items: Sequence[ProcessedItem], param: str
+    ) -> dict[int, list[ProcessedItem]]:
+        """The items that each kind of placeholder stands for, in order."""
+        kinds = {self._facts.image_token_id: "image"}
+        if self._facts.video:
+            kinds[self._facts.video.token_id] = "video"
+        found = {token: [item for item in items if item.modality == kind] for token, kind in kinds.items()}
+        for token, own in found.items():
+            count = sum(token_id == token for token_id in token_ids)
+            if count != len(own):
+                raise UserError(
+                    f"{param} has {count} {kinds[token]} placeholders for {len(own)} {kinds[token]}s; "
+                    "there must be one each.",
+                    param=param,
+                )
+        return found
+
+    def _runs(self, item: ProcessedItem) -> Iterator[_Run]:
+        """What stands for an item in the prompt: one run of placeholders, or one for each slice of a video."""
+        video = self._facts.video
+        if item.modality == "image" or video is None:
+            yield _Run(item, self._facts.image_token_id)
+        elif video.slices is None:
+            yield _Run(item, video.token_id)
+        else:
+            yield from self._slice_runs(item, video.slices, video.processor.patches.temporal_patch_size)
+
+    def _slice_runs(self, item: ProcessedItem, form: SliceForm, num_frames: int) -> Iterator[_Run]:
+        for index, unit in enumerate(item.units):
+            alone = ProcessedItem("video", unit.num_tokens, (unit,), item.seconds_per_slice)
+            frame_seconds = item.frame_seconds[index * num_frames : (index + 1) * num_frames]
+            seconds = _slice_time(frame_seconds, form)
+            named = {"seconds": seconds, "whole_seconds": int(seconds)}
+            before, after = (self._tokenizer.encode(text.format(**named)) for text in (form.before, form.after))
+            yield _Run(alone, form.token_id, before, after)
 
     def refuse_media_tokens(self, token_ids: Iterable[int], param: str) -> None:
         """Refuse a prompt without media that holds a token which only the engine may place.
@@ -141,10 +182,11 @@ class PromptBuilder:
                 where = param if len(message.content) == 1 else f"{param}[{index}]"
                 parts.append({"type": "text", "text": self._seal_text(part.text, where)})
             else:
-                parts.append({"type": "image"})
-        if any(part["type"] == "image" for part in parts):
+                parts.append({"type": "video" if isinstance(part, VideoPart) else "image"})
+        media = [part["type"] for part in parts if part["type"] != "text"]
+        if media:
             if not template.reads_parts:
-                raise UserError(f"{param} has an image, but the chat template reads text only.", param=param)
+                raise UserError(f"{param} has {media[0]}s, but the chat template reads text only.", param=param)
             return parts
         if template.reads_parts and (len(parts) > 1 or not template.reads_strings):
             return parts
@@ -175,6 +217,11 @@ class PromptBuilder:
         return self._literal.seal(text)
 
 
+def _slice_time(frame_seconds: Sequence[float], form: SliceForm) -> float:
+    """When a slice is, of whose frames the times are given."""
+    return frame_seconds[0] if form.time == "first" else (frame_seconds[0] + frame_seconds[-1]) / 2
+
+
 def _check_media_tokens(tokenizer: Tokenizer, token_ids: Iterable[int]) -> None:
     """Refuse a tokenizer that is not this model's: no image could find its place.
 
@@ -197,7 +244,7 @@ def _field(key: object) -> str:
 def _refuse_media_text(text: str, param: str) -> NoReturn:
     raise UserError(
         f"{param} contains the media token {text!r}, which only the server may place; "
-        "send images as image_url parts.",
+        "send media as image_url or video_url parts.",
         param=param,
     )
 

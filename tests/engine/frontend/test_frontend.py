@@ -69,7 +69,7 @@ def test_a_template_that_drops_or_doubles_an_image_is_refused(text_folder: Path,
 
 
 def test_a_conversation_that_is_too_long_is_refused(frontend: Frontend) -> None:
-    with refused("messages", "images included", f"max_model_len={MAX_MODEL_LEN}"):
+    with refused("messages", "media included", f"max_model_len={MAX_MODEL_LEN}"):
         prepare(frontend, [user([IMAGE])], make_item(MAX_MODEL_LEN))
 
 
@@ -83,20 +83,22 @@ def test_ids_that_the_model_does_not_have_never_reach_it(text_folder: Path, toke
 
 def test_images_are_counted_before_any_is_fetched(frontend: Frontend) -> None:
     images = [user([IMAGE] * 2), user([text("a"), IMAGE])]
-    assert [part.param for part in frontend.image_parts(parse_messages(images))] == [
+    assert [part.param for part in frontend.media_parts(parse_messages(images))] == [
         "messages[0].content[0].image_url.url",
         "messages[0].content[1].image_url.url",
         "messages[1].content[1].image_url.url",
     ]
     with refused("messages", "4 images", "at most 3"):
-        frontend.image_parts(parse_messages([*images, user([IMAGE])]))
+        frontend.media_parts(parse_messages([*images, user([IMAGE])]))
 
 
 def test_the_processor_is_the_models_within_what_a_request_may_narrow(frontend: Frontend) -> None:
-    assert frontend.processor({}) == frontend.facts.processor
-    assert frontend.processor({"max_pixels": 100_000}).max_pixels == 100_000
+    parts = frontend.media_parts(parse_messages([user([IMAGE])]))
+    assert frontend.media_specs(parts, {}, {}) == [frontend.facts.processor]
+    [narrowed] = frontend.media_specs(parts, {"max_pixels": 100_000}, {})
+    assert narrowed == msgspec.structs.replace(frontend.facts.processor, max_pixels=100_000)
     with refused("mm_processor_kwargs.max_pixels", "301056"):
-        frontend.processor({"max_pixels": 10**9})
+        frontend.media_specs(parts, {"max_pixels": 10**9}, {})
 
 
 # --- completions

@@ -55,7 +55,7 @@ def load(pool: FakePool, *params: str, monkeypatch: pytest.MonkeyPatch) -> list[
     parts = [ImagePart(f"data:image/png;base64,{number:04}", param) for number, param in enumerate(params)]
 
     async def fetch_and_process() -> list[ProcessedItem]:
-        return await loader.process(await loader.fetch(parts), parts, SPEC)
+        return await loader.process(await loader.fetch(parts), parts, [SPEC] * len(parts))
 
     return asyncio.run(asyncio.wait_for(fetch_and_process(), 5))
 
@@ -106,7 +106,7 @@ def test_only_what_gives_the_same_result_is_not_processed_again(
         for repeat in range(2):
             for number, (source, spec) in enumerate(cases):
                 parts = [ImagePart(source, f"{number} {repeat}")]
-                loader.release(await loader.process(await loader.fetch(parts), parts, spec))
+                loader.release(await loader.process(await loader.fetch(parts), parts, [spec] * len(parts)))
 
     asyncio.run(load_twice())
     assert pool.seen == [f"{number} 0" for number in range(len(cases))]
@@ -123,7 +123,7 @@ def test_what_is_not_kept(pool: FakePool, monkeypatch: pytest.MonkeyPatch, sourc
     parts = [ImagePart(source, "a"), ImagePart(source, "b")]
 
     async def load_both() -> None:
-        items = await loader.process(await loader.fetch(parts), parts, SPEC)
+        items = await loader.process(await loader.fetch(parts), parts, [SPEC] * len(parts))
         assert len(list(pool.folder.iterdir())) == 2
         loader.release(items)
 
@@ -140,7 +140,7 @@ def test_the_same_image_twice_in_a_request_is_processed_once_and_lent_twice(
     parts = [ImagePart(picture(20), "late"), ImagePart(picture(20), "late")]
 
     async def load_both() -> None:
-        first, second = await loader.process(await loader.fetch(parts), parts, SPEC)
+        first, second = await loader.process(await loader.fetch(parts), parts, [SPEC] * len(parts))
         loader.release([first])
         assert len(list(pool.folder.iterdir())) == 1
         loader.release([second])

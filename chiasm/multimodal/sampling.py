@@ -1,0 +1,78 @@
+"""Which frames of a video are taken: the same as Hugging Face's video processors take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from chiasm.errors import refuse
+from chiasm.schema.media import FrameTimes, VideoProcessorSpec
+
+
+def sample_frames(num_frames: int, fps: float, spec: VideoProcessorSpec, param: str | None = None) -> FrameTimes:
+    """The frames to take of a video.
+
+    Args:
+        num_frames: that it has, at least 1.
+        fps: of the video, on average.
+        spec: how many are wanted.
+        param: the request's field that holds the video, for errors.
+
+    Raises:
+        UserError: if all frames are wanted and there are too many.
+    """
+    if spec.num_frames is None:
+        by_fps = {"steps": _steps_by_fps, "ends": _ends_by_fps, "seconds": _by_seconds}[spec.sampling]
+        indices = by_fps(num_frames, fps, spec)
+    elif spec.num_frames < 0 or spec.num_frames >= num_frames:
+        indices = range(num_frames)
+    elif spec.sampling == "steps":
+        multiple = spec.patches.temporal_patch_size
+        indices = _in_steps(num_frames, max(1, round(spec.num_frames / multiple) * multiple))
+    else:
+        indices = _from_end_to_end(num_frames, spec.num_frames)
+    if len(indices) > spec.max_frames:
+        limit = f"of at most {spec.max_frames} frames, or be sampled by media_io_kwargs.video.num_frames or fps"
+        refuse(param or "video", f"{len(indices)} frames", limit)
+    return FrameTimes(tuple(indices), num_frames, fps)
+
+
+def _steps_by_fps(num_frames: int, fps: float, spec: VideoProcessorSpec) -> Sequence[int]:
+    multiple = spec.patches.temporal_patch_size
+    most = min(spec.max_frames, num_frames) // multiple * multiple
+    count = math.floor(min(max(num_frames / fps * spec.fps, spec.min_frames), most, num_frames) / multiple) * multiple
+    # Shorter than a slice: all that there is, the last frame stands for those that are missing.
+    return _in_steps(num_frames, count) if count else range(num_frames)
+
+
+def _in_steps(num_frames: int, count: int) -> Sequence[int]:
+    # In torch's own single precision: at the end of a step that is no whole number, rounding decides on the frame.
+    indices: list[int] = torch.arange(0, num_frames, num_frames / count).int().tolist()
+    return indices[:count]
+
+
+def _ends_by_fps(num_frames: int, fps: float, spec: VideoProcessorSpec) -> Sequence[int]:
+    count = min(max(int(num_frames / fps * spec.fps), spec.min_frames), spec.max_frames, num_frames)
+    return _from_end_to_end(num_frames, count)
+
+
+def _from_end_to_end(num_frames: int, count: int) -> Sequence[int]:
+    indices: list[int] = np.linspace(0, num_frames - 1, count).round().astype(int).tolist()
+    return indices
+
+
+def _by_seconds(num_frames: int, fps: float, spec: VideoProcessorSpec) -> Sequence[int]:
+    seconds, last = num_frames / fps, num_frames - 1
+    most = int(spec.max_seconds * spec.fps)
+    if seconds <= spec.max_seconds:
+        count = max(1, math.floor(seconds * spec.fps))
+        indices = [min(last, math.ceil(tick * fps / spec.fps)) for tick in range(count)]
+    elif most >= num_frames:
+        indices = list(range(num_frames))
+    else:
+        indices = [min(last, math.ceil(time * fps)) for time in np.linspace(0, seconds, most)]
+    taken = list(dict.fromkeys(indices))
+    return taken + taken[-1:] * (len(taken) % 2)

@@ -1,0 +1,251 @@
+"""Videos to units: decoding, sampling and processing, each against the plainest way or Hugging Face's own values."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chiasm.errors import UserError
+from chiasm.models.blocks import read_video_processor
+from chiasm.multimodal.decode_video import VideoLimits, open_clip
+from chiasm.multimodal.in_memory import video_source_of_object
+from chiasm.multimodal.pixels import read_rows
+from chiasm.multimodal.processing import process_image, process_video
+from chiasm.multimodal.sampling import sample_frames
+from chiasm.schema.media import FrameTimes, VideoProcessorSpec
+from tests.multimodal.specs import QWEN
+from tests.multimodal.videos import (
+    ENCODINGS,
+    SAMPLINGS,
+    SIZE_CASES,
+    SizeCase,
+    decode_all,
+    encode_video,
+    make_frames,
+)
+
+GOLDENS = json.loads(Path(__file__).with_name("video_goldens.json").read_text(encoding="utf-8"))
+LIMITS = VideoLimits(max_pixels=1_000_000, max_seconds=60.0)
+
+
+@pytest.fixture(scope="module", params=ENCODINGS)
+def encoded(request: pytest.FixtureRequest) -> bytes:
+    return encode_video(make_frames(40), ENCODINGS[request.param])
+
+
+# --- decoding
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [range(40), [0, 20, 39], [5, 30], [13], [39], [0, 0, 25, 25], range(0, 40, 7), [11, 12, 13, 23, 24, 25]],
+)
+def test_only_what_is_wanted_is_what_decoding_everything_gives(encoded: bytes, indices: list[int]) -> None:
+    expected = decode_all(encoded)
+    with open_clip(encoded, LIMITS) as clip:
+        assert (clip.num_frames, clip.fps) == (40, 10)
+        taken = list(clip.frames(indices))
+    assert len(taken) == len(indices)
+    for index, frame in zip(indices, taken, strict=True):
+        assert np.array_equal(frame, expected[index]), index
+
+
+def test_frames_that_are_not_wanted_are_skipped_where_a_keyframe_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    video = encode_video(make_frames(40), ENCODINGS["vp9"])
+    fed = []
+    from chiasm.multimodal import decode_video
+
+    feed = decode_video._Decoder._feed
+    monkeypatch.setattr(decode_video._Decoder, "_feed", lambda self: (fed.append(self._next), feed(self)))
+    with open_clip(video, LIMITS) as clip:
+        list(clip.frames([1, 37]))
+    assert fed == [0, 1, 36, 37]
+
+
+def test_a_rate_that_varies_counts_frames_and_measures_their_average() -> None:
+    times = [0, 1, 2, 3, 10, 20, 30, 40]
+    with open_clip(encode_video(make_frames(8), ENCODINGS["vp9"], times=times), LIMITS) as clip:
+        assert clip.num_frames == 8
+        assert clip.fps == pytest.approx(7 / 4.0, rel=0.11)
+        assert len(list(clip.frames(range(8)))) == 8
+
+
+def test_one_frame() -> None:
+    with open_clip(encode_video(make_frames(1)), LIMITS) as clip:
+        assert clip.num_frames == 1
+        assert len(list(clip.frames([0, 0]))) == 2
+
+
+@pytest.mark.parametrize(("matrix", "turns"), [((0, 1, -1, 0), -1), ((-1, 0, 0, -1), 2), ((0, -1, 1, 0), 1)])
+def test_frames_are_turned_upright(matrix: tuple[int, ...], turns: int) -> None:
+    video = bytearray(encode_video(make_frames(2)))
+    start = video.index(b"tkhd") + 4 + 40  # the matrix of the track's header (ISO 14496-12, 8.3.2)
+    a, b, c, d = (value << 16 for value in matrix)
+    video[start : start + 36] = np.array([a, b, 0, c, d, 0, 0, 0, 1 << 30], ">i4").tobytes()
+    with open_clip(bytes(video), LIMITS) as clip:
+        [frame] = clip.frames([1])
+    assert np.array_equal(frame, np.rot90(decode_all(bytes(video))[1], turns))
+
+
+@pytest.mark.parametrize(
+    ("video", "words"),
+    [
+        (encode_video(make_frames(2, 1000, 1100)), "between 1 and 1000000 pixels in the size of a frame"),
+        (encode_video(make_frames(70), fps=1), "at most 60 seconds long"),
+        (encode_video(make_frames(70), ENCODINGS["vp9"], fps=1), "at most 60 seconds long"),
+        (encode_video(make_frames(2))[:200], "can't be decoded as a video"),
+        (b"", "can't be decoded as a video"),
+        (b"not a video at all", "can't be decoded as a video"),
+        (b"GIF89a", "can't be decoded as a video"),
+        (b"\x1a\x45\xdf\xa3" * 100, "can't be decoded as a video"),
+        (b"\x00\x00\x00\x18ftypmp42" + b"\x00" * 100, "can't be decoded as a video"),
+    ],
+    ids=["large", "long", "long webm", "cut short", "empty", "text", "gif", "webm", "mp4"],
+)
+def test_what_is_refused(video: bytes, words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught, open_clip(video, LIMITS, "field") as clip:
+        list(clip.frames(range(clip.num_frames)))
+    assert caught.value.param == "field"
+
+
+def test_codecs_that_few_videos_need_are_refused() -> None:
+    video = encode_video(
+        make_frames(2), ENCODINGS["gif"]._replace(codec="ffv1", format="matroska", pixel_format="bgr0")
+    )
+    with pytest.raises(UserError, match="codec is not accepted"), open_clip(video, LIMITS):
+        pass
+
+
+def test_damaged_files_are_read_or_refused(encoded: bytes) -> None:
+    draw = random.Random(0)
+    for attempt in range(60):
+        damaged = bytearray(encoded)
+        if attempt % 2:
+            del damaged[draw.randrange(1, len(damaged)) :]
+        for _ in range(draw.choice([0, 1, 3, 30])):
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        with suppress(UserError), open_clip(damaged, LIMITS) as clip:
+            for frame in clip.frames(range(0, clip.num_frames, 5)):
+                assert frame.shape[2] == 3
+
+
+# --- sampling
+
+
+@pytest.mark.parametrize("sampling", ["steps", "ends", "seconds"])
+@pytest.mark.parametrize("number", range(len(SAMPLINGS)))
+def test_frames_taken_equal_hugging_face(sampling: str, number: int) -> None:
+    total, fps, asked = SAMPLINGS[number]
+    golden = GOLDENS["indices"][sampling][number]
+    if golden is None:
+        return
+    spec = VideoProcessorSpec(QWEN, sampling=sampling, **asked)  # type: ignore[arg-type]
+    taken = list(sample_frames(total, fps, spec).indices)
+    assert (hashlib.sha256(repr(taken).encode()).hexdigest() if len(taken) > 40 else taken) == golden
+
+
+def test_all_frames_up_to_the_limit() -> None:
+    spec = VideoProcessorSpec(QWEN, num_frames=-1, max_frames=9)
+    assert sample_frames(9, 30.0, spec).indices == tuple(range(9))
+    with pytest.raises(UserError, match="at most 9 frames") as caught:
+        sample_frames(10, 30.0, spec, "field")
+    assert caught.value.param == "field"
+
+
+@pytest.mark.parametrize("total", [1, 2, 3])
+def test_the_shortest_videos_have_a_frame(total: int) -> None:
+    for spec in (
+        VideoProcessorSpec(QWEN),
+        VideoProcessorSpec(QWEN, num_frames=1),
+        VideoProcessorSpec(QWEN, num_frames=8),
+    ):
+        assert sample_frames(total, 30.0, spec).indices
+
+
+# --- processing
+
+
+def spec_of(case: SizeCase, area: str) -> VideoProcessorSpec:
+    settings = {"min_pixels": case.min_pixels, "max_pixels": case.max_pixels}
+    if area == "frame":
+        settings["max_video_tokens"] = case.max_video_tokens
+    return read_video_processor(settings, VideoProcessorSpec(QWEN, area=area))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("case", SIZE_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("area", ["frame", "clip"])
+def test_pixels_equal_hugging_face_to_the_last_bit(case: SizeCase, area: str, tmp_path: Path) -> None:
+    if case.name not in GOLDENS[area]:
+        return
+    frames = make_frames(case.count, case.height, case.width)
+    item = process_video(frames, FrameTimes.of_all(case.count, 10.0), spec_of(case, area), tmp_path)
+    rows = np.concatenate([read_rows(unit.pixels) for unit in item.units])
+    thw = item.placed_at(0).thw
+    assert {"thw": list(thw), "sha256": hashlib.sha256(rows.tobytes()).hexdigest()} == GOLDENS[area][case.name]
+
+
+def test_times_of_slices(tmp_path: Path) -> None:
+    times = FrameTimes((0, 6, 12), 20, 12.0)
+    item = process_video(make_frames(3), times, VideoProcessorSpec(QWEN), tmp_path)
+    assert item.frame_seconds == (0.0, 0.5, 1.0, 1.0)
+    assert item.seconds_per_slice == pytest.approx(2 / (3 / 20 * 12))
+
+
+def test_slices_that_come_again_and_still_pictures_have_the_same_key(tmp_path: Path) -> None:
+    frames = make_frames(6)
+    spec = VideoProcessorSpec(QWEN, fps=1.0)
+    clips = [process_video(part, FrameTimes.of_all(4, None), spec, tmp_path) for part in (frames[:4], frames[2:])]
+    assert clips[0].units[1].key == clips[1].units[0].key != clips[0].units[0].key
+    still = process_image(np.ascontiguousarray(frames[0]), QWEN, tmp_path)
+    [twice] = process_video(frames[[0, 0]], FrameTimes.of_all(2, None), spec, tmp_path).units
+    assert twice.key == still.units[0].key
+
+
+def test_a_video_that_breaks_off_leaves_no_file(tmp_path: Path) -> None:
+    def frames():
+        yield from make_frames(3)
+        raise UserError("broken")
+
+    with pytest.raises(UserError, match="broken"):
+        process_video(frames(), FrameTimes.of_all(4, None), VideoProcessorSpec(QWEN), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- what a script hands over
+
+
+@pytest.mark.parametrize(
+    ("video", "words"),
+    [
+        (7, "got 'int'"),
+        (make_frames(2).astype(np.float32), "a uint8 array of shape"),
+        (make_frames(2)[0], "a uint8 array of shape"),
+        (make_frames(1)[:0], "between 1 and 8 frames"),
+        (make_frames(9), "between 1 and 8 frames"),
+        (make_frames(1, 1001, 1000), "1000000 pixels"),
+        ((make_frames(2), {"fps": 0}), "above 0"),
+        ((make_frames(2), {"fps": float("nan")}), "above 0"),
+        ((make_frames(2), {"backend": "x"}), "unknown key"),
+        ((make_frames(2), {"frames_indices": [1]}), "2 indices"),
+        ((make_frames(2), {"frames_indices": [0, 3], "total_num_frames": 3}), "above 3"),
+        (b"x" * 101, "at most 100 bytes"),
+    ],
+)
+def test_objects_that_are_refused(video: object, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        video_source_of_object(video, max_pixels=1_000_000, max_frames=8, max_bytes=100)
+
+
+def test_arrays_with_and_without_times() -> None:
+    frames, bounds = make_frames(2), {"max_pixels": 10_000, "max_frames": 8, "max_bytes": 100}
+    bare = video_source_of_object(frames, **bounds)
+    assert (bare.kind, bare.shape, bare.payload) == ("rgb", frames.shape, frames.tobytes())
+    assert bare.times == FrameTimes((0, 1), 2, 24.0)
+    timed = video_source_of_object((frames, {"fps": 5, "frames_indices": [0, 9], "total_num_frames": 20}), **bounds)
+    assert timed.times == FrameTimes((0, 9), 20, 5)

@@ -1,0 +1,102 @@
+"""Small videos, made when a test needs them. ``make_video_goldens`` imports them too: nothing of chiasm here."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import av
+import numpy as np
+
+
+class Encoding(NamedTuple):
+    """How a video is written; with keyframes so close together that seeking and reordering both show."""
+
+    codec: str
+    format: str
+    pixel_format: str = "yuv420p"
+    options: tuple[tuple[str, str], ...] = ()
+
+
+ENCODINGS = {
+    "mpeg4 with B frames": Encoding("mpeg4", "mp4", options=(("bf", "2"), ("g", "12"))),
+    "h264 with B frames": Encoding("libx264", "mp4", options=(("bf", "3"), ("g", "12"))),
+    "h264 with open groups": Encoding("libx264", "mp4", options=(("bf", "3"), ("g", "12"), ("flags", "-cgop"))),
+    "vp8 with hidden frames": Encoding(
+        "libvpx", "webm", options=(("g", "12"), ("auto-alt-ref", "1"), ("lag-in-frames", "10"))
+    ),
+    "vp9": Encoding("libvpx-vp9", "webm", options=(("g", "12"), ("deadline", "realtime"))),
+    "gif": Encoding("gif", "gif", "rgb8"),
+}
+
+
+def make_frames(count: int, height: int = 48, width: int = 64, seed: int = 0) -> np.ndarray:
+    """Frames that differ everywhere: uint8 [count, height, width, 3]."""
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(0, 256, (-(-height // 8), -(-width // 8), 3), dtype=np.uint8)
+    picture = np.kron(coarse, np.ones((8, 8, 1), np.uint8))[:height, :width]
+    return np.stack([np.roll(picture, 3 * index, axis=1) for index in range(count)])
+
+
+def encode_video(
+    frames: np.ndarray,
+    encoding: Encoding = ENCODINGS["mpeg4 with B frames"],
+    fps: int = 10,
+    times: Sequence[int] = (),
+) -> bytes:
+    """A video of these frames; ``times`` in units of a frame make its rate vary."""
+    file = io.BytesIO()
+    with av.open(file, "w", format=encoding.format) as container:
+        stream = container.add_stream(encoding.codec, rate=fps, options=dict(encoding.options))
+        stream.height, stream.width = frames.shape[1:3]
+        stream.pix_fmt = encoding.pixel_format
+        for index, pixels in enumerate(frames):
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame.pts = times[index] if times else index
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return file.getvalue()
+
+
+def decode_all(video: bytes) -> list[np.ndarray]:
+    """Every frame, in the plainest way that there is."""
+    with av.open(io.BytesIO(video)) as container:
+        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+
+
+class SizeCase(NamedTuple):
+    """Frames to process, and limits on their area."""
+
+    name: str
+    count: int
+    height: int
+    width: int
+    min_pixels: int = 128 * 28 * 28
+    max_pixels: int = 28 * 28 * 768
+    max_video_tokens: int = 128_000
+
+
+SIZE_CASES = (
+    SizeCase("enlarged", 4, 48, 64),
+    SizeCase("shrunk", 3, 900, 1200),
+    SizeCase("one frame", 1, 100, 250),
+    SizeCase("small limits", 5, 111, 87, 3136, 12544),
+    SizeCase("pressed by the clip's limit", 6, 300, 400, 3136, 10**6, 400),
+)
+
+SAMPLINGS = (
+    # frames, frames a second, and what is asked for
+    (300, 30.0, {"fps": 2}),
+    (300, 29.97, {"fps": 2}),
+    (37, 10.0, {"fps": 2}),
+    (100, 24.0, {"fps": 1.5}),
+    (9, 30.0, {"fps": 2}),
+    (3, 30.0, {"fps": 2}),
+    (90_000, 25.0, {"fps": 2}),
+    (101, 7.5, {"fps": 60}),
+    (100, 30.0, {"num_frames": 8}),
+    (100, 30.0, {"num_frames": 7}),
+    (61, 30.0, {"num_frames": 32}),
+    (1499, 30.0, {"num_frames": 100}),
+)
