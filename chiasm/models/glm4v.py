@@ -511,6 +511,7 @@ def read_facts(config: Config, processor: dict[str, Any], generation: dict[str, 
         temporal_patch_size=vision.temporal_patch_size,
         min_pixels=112 * 112,
         max_pixels=28 * 28 * 15000,
+        enlarges_thin=True,
     )
     media_token_ids = (
         tokens.image_start_token_id,
@@ -527,9 +528,16 @@ def read_facts(config: Config, processor: dict[str, Any], generation: dict[str, 
         eos_token_ids=known_token_ids(eos, config.text.vocab_size),
         image_token_id=tokens.image_token_id,
         media_token_ids=known_token_ids(media_token_ids, config.text.vocab_size),
-        processor=read_patch_processor(processor, patches),
+        processor=_limits_for_pictures(read_patch_processor(processor, patches)),
         encoder=_encoder_shape(config.vision),
     )
+
+
+def _limits_for_pictures(spec: PatchProcessorSpec) -> PatchProcessorSpec:
+    """The limits of a checkpoint count a picture's area once for each frame of a patch."""
+    num_frames = spec.temporal_patch_size
+    least, most = -(-spec.min_pixels // num_frames), spec.max_pixels // num_frames
+    return msgspec.structs.replace(spec, min_pixels=least, max_pixels=most)
 
 
 def _encoder_shape(vision: VisionConfig) -> EncoderShape:

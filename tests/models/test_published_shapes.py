@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
 from tests import invariants
-from tests.checkpoints import QWEN3_VL_CLASSES
+from tests.checkpoints import GLM_CLASSES, QWEN3_VL_CLASSES
 
 _TOWER_24 = {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "deepstack_visual_indexes": [5, 11, 17]}
 _TOWER_27 = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "deepstack_visual_indexes": [8, 16, 24]}
@@ -63,3 +64,73 @@ def test_names_and_shapes_fit(name: str, layout: str) -> None:
     else:  # experts as [E, in, out]
         shapes = {name: (x[0], x[2], x[1]) if ".experts." in name else x for name, x in shapes.items()}
     invariants.names_and_shapes_fit(raw, shapes)
+
+
+_GLM_TEXT = {
+    "vocab_size": 151552,
+    "hidden_size": 4096,
+    "partial_rotary_factor": 0.5,
+    "rope_theta": 10000.0,
+    "rope_scaling": {"rope_type": "default", "mrope_section": [8, 12, 12]},
+}
+_GLM_TOWER = {"hidden_size": 1536, "depth": 24, "num_heads": 12, "out_hidden_size": 4096}
+GLM = {
+    "GLM-4.1V-9B-Thinking": {
+        "model_type": "glm4v",
+        "text_config": {
+            **_GLM_TEXT,
+            "intermediate_size": 13696,
+            "num_hidden_layers": 40,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 2,
+        },
+        "vision_config": {**_GLM_TOWER, "intermediate_size": 13696},
+    },
+    "GLM-4.5V": {
+        "model_type": "glm4v_moe",
+        "text_config": {
+            **_GLM_TEXT,
+            "intermediate_size": 10944,
+            "num_hidden_layers": 46,
+            "num_attention_heads": 96,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "first_k_dense_replace": 1,
+            "moe_intermediate_size": 1408,
+            "n_routed_experts": 128,
+            "num_experts_per_tok": 8,
+            "n_shared_experts": 1,
+        },
+        "vision_config": {**_GLM_TOWER, "intermediate_size": 10944},
+    },
+}
+
+
+@pytest.mark.parametrize("layout", ["hub", "transformers5"])
+@pytest.mark.parametrize("name", GLM)
+def test_names_and_shapes_of_glm_fit(name: str, layout: str) -> None:
+    raw = GLM[name]
+    kind, model = GLM_CLASSES[raw["model_type"]]
+    config = kind(**json.loads(json.dumps(raw)))
+    with torch.device("meta"):
+        shapes = {
+            name: tuple(x.shape) for name, x in model._from_config(config, dtype=torch.bfloat16).state_dict().items()
+        }
+    if layout == "transformers5":
+        raw = json.loads(config.to_json_string(use_diff=False))
+    else:
+        shapes = dict(each for name, shape in shapes.items() for each in _experts_apart(name, shape))
+    invariants.names_and_shapes_fit(raw, shapes)
+
+
+def _experts_apart(name: str, shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The matrices of each expert by itself, gate and up too."""
+    path, _, matrix = name.rpartition(".experts.")
+    if not path:
+        yield name, shape
+        return
+    num_experts, size, inner = shape
+    parts = ("gate_proj", "up_proj") if matrix == "gate_up_proj" else (matrix,)
+    for expert in range(num_experts):
+        for part in parts:
+            yield f"{path}.experts.{expert}.{part}.weight", (size // len(parts), inner)

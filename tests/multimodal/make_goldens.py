@@ -1,4 +1,4 @@
-"""Writes goldens.json: what Hugging Face's torchvision-backed processor of Qwen2-VL makes of the test pictures.
+"""Writes goldens.json: what Hugging Face's torchvision-backed processors make of the test pictures.
 
 Run it where torch, torchvision, transformers and scikit-image are installed; it does not import chiasm:
 
@@ -11,13 +11,14 @@ import hashlib
 import json
 from pathlib import Path
 
-from pictures import CASES, FILES, make_picture, packaged_file
+from pictures import CASES, FILES, GLM_CASES, make_picture, packaged_file
 from PIL import Image
+from transformers.models.glm4v.image_processing_glm4v import Glm4vImageProcessor
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 
 
-def golden(picture, min_pixels=56 * 56, max_pixels=28 * 28 * 1280, patch_size=14):
-    processor = Qwen2VLImageProcessor(
+def golden(picture, min_pixels=56 * 56, max_pixels=28 * 28 * 1280, patch_size=14, kind=Qwen2VLImageProcessor):
+    processor = kind(
         size={"shortest_edge": min_pixels, "longest_edge": max_pixels},
         patch_size=patch_size,
         do_rescale=False,
@@ -35,6 +36,10 @@ def main():
     for case in CASES:
         picture = Image.fromarray(make_picture(case.kind, case.height, case.width))
         goldens[case.name] = golden(picture, case.min_pixels, case.max_pixels, case.patch_size)
+    for case in GLM_CASES:
+        picture = Image.fromarray(make_picture(case.kind, case.height, case.width))
+        limits = case.min_pixels, case.max_pixels
+        goldens[f"glm4v {case.name}"] = golden(picture, *limits, kind=Glm4vImageProcessor)
     for name in FILES:
         goldens[name] = golden(Image.open(packaged_file(name)))
     path = Path(__file__).with_name("goldens.json")

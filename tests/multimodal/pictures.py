@@ -50,6 +50,25 @@ CASES = (
     Case("smooth", 37, 511, patch_size=16),
 )
 
+# With the limits of GLM-4V, which count each of the two frames of a patch.
+GLM_CASES = tuple(
+    Case(*case, min_pixels, max_pixels)
+    for min_pixels, max_pixels in ((112 * 112, 28 * 28 * 15000), (112 * 112, 100_000), (1_500_000, 2_000_000))
+    for case in (
+        ("noise", 1, 1),
+        ("noise", 1, 200),
+        ("noise", 3, 600),
+        ("smooth", 600, 3),
+        ("noise", 2000, 10),
+        ("smooth", 27, 511),
+        ("noise", 13, 140),
+        ("smooth", 480, 640),
+        ("noise", 28, 28),
+        ("noise", 42, 70),
+        ("noise", 300, 1000),
+    )
+)
+
 FILES = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "retina.jpg", "camera.png", "text.png")
 
 

@@ -24,7 +24,7 @@ from chiasm.multimodal.pixels import PixelsLostError, discard_pixels, read_rows
 from chiasm.multimodal.processing import process_image
 from chiasm.multimodal.sizes import resized_size
 from chiasm.schema.media import PatchProcessorSpec
-from tests.multimodal.pictures import CASES, FILES, make_picture, packaged_file
+from tests.multimodal.pictures import CASES, FILES, GLM_CASES, make_picture, packaged_file
 from tests.multimodal.specs import QWEN
 
 GOLDENS = json.loads(Path(__file__).with_name("goldens.json").read_text(encoding="utf-8"))
@@ -51,6 +51,13 @@ def test_equals_hugging_face_to_the_last_bit(case, tmp_path):
     spec = PatchProcessorSpec(case.patch_size, 2, 2, case.min_pixels, case.max_pixels)
     item = process_image(make_picture(case.kind, case.height, case.width), spec, tmp_path)
     assert outcome(item) == GOLDENS[case.name]
+
+
+@pytest.mark.parametrize("case", GLM_CASES, ids=lambda case: case.name)
+def test_equals_hugging_face_with_the_limits_of_glm(case, tmp_path):
+    spec = PatchProcessorSpec(14, 2, 2, case.min_pixels // 2, case.max_pixels // 2, enlarges_thin=True)
+    item = process_image(make_picture(case.kind, case.height, case.width), spec, tmp_path)
+    assert outcome(item) == GOLDENS[f"glm4v {case.name}"]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -80,6 +87,26 @@ def test_sizes_equal_hugging_face(height, width, limits, patch_size):
     else:
         assert resized_size(height, width, spec) == expected
         assert expected[0] * expected[1] <= spec.max_tokens * (2 * patch_size) ** 2
+
+
+@hypothesis.settings(deadline=None, database=None)
+@hypothesis.given(
+    height=st.integers(1, 3000),
+    width=st.integers(1, 3000),
+    limits=st.tuples(st.integers(1, 10**6), st.integers(1, 10**7)).map(sorted),
+)
+def test_sizes_equal_hugging_face_with_the_limits_of_glm(height, width, limits):
+    from transformers.models.glm4v.image_processing_pil_glm4v import smart_resize
+
+    spec = PatchProcessorSpec(14, 2, 2, *limits, enlarges_thin=True)
+    try:
+        expected = smart_resize(2, height, width, min_pixels=2 * limits[0], max_pixels=2 * limits[1])
+    except ValueError:
+        with pytest.raises(UserError, match="at most 200 times"):
+            resized_size(height, width, spec)
+    else:
+        assert resized_size(height, width, spec) == expected
+        assert expected[0] * expected[1] <= spec.max_tokens * 28**2
 
 
 def test_too_thin_a_picture_is_refused_with_its_size():
