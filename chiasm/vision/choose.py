@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from chiasm.schema.media import Unit
 from chiasm.schema.plan import Exchange, Share
-from chiasm.vision.cost import CostModel, PlanCost, RankLoad, RowShare, UnitWork, add_whole, joined
+from chiasm.vision.cost import CostModel, PlanCost, RankLoad, UnitWork, add_whole, joined
 from chiasm.vision.units import RowRun, nearest_border, uncut_runs
 
 LEAST_GAIN = 0.01
@@ -269,8 +269,7 @@ class PlacementSearch:
                 self._give(draft, place.shares[0].rank, alike)
                 continue
             draft.cuts.append(_Cut(alike, place))
-            rows = [RowShare(share.rank, share.num_rows * len(alike)) for share in place.shares]
-            self.model.add_cut(draft.loads, self._joined(alike), rows, place.exchange)
+            self.model.add_cut(draft.loads, self._joined(alike), place.shares, place.exchange, len(alike))
 
     def _rounded(self, grid: tuple[int, int], parts: Sequence[tuple[int, float]], exchange: Exchange) -> Placed:
         """Shares between allowed borders; a rank whose part rounds to nothing gets none."""

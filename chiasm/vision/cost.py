@@ -55,13 +55,6 @@ class UnitWork(NamedTuple):
         return self.linear + self.attention
 
 
-class RowShare(NamedTuple):
-    """``rows`` rows of a unit on a rank; a fraction while a plan is only considered."""
-
-    rank: int
-    rows: float
-
-
 class PlanCost(NamedTuple):
     """What a plan is predicted to take.
 
@@ -173,20 +166,25 @@ class CostModel:
         if len(shares) == 1:
             add_whole(loads[shares[0].rank], work)
         else:
-            self.add_cut(loads, work, [RowShare(share.rank, share.num_rows) for share in shares], exchange)
+            self.add_cut(loads, work, shares, exchange)
 
     def add_cut(
-        self, loads: Sequence[RankLoad], work: UnitWork, shares: Sequence[RowShare], exchange: Exchange
+        self,
+        loads: Sequence[RankLoad],
+        work: UnitWork,
+        shares: Sequence[Share],
+        exchange: Exchange,
+        num_units: int = 1,
     ) -> None:
-        """Give a unit to several ranks.
+        """Give a unit to several ranks, or several that are alike and cut alike, as their joint work.
 
         All-gather: a rank receives key and value of the rows that it has not, and attends with its own rows.
         All-to-all: first it receives its part of the heads, query, key and value, of the rows that it has not, and
         attends with all rows in these heads; then the results of the other heads for its own rows.
         """
         n, d, m = work.num_patches, self.shape.hidden_size, len(shares)
-        for rank, rows in shares:
-            load = loads[rank]
+        for share in shares:
+            load, rows = loads[share.rank], (share.stop - share.start) * num_units
             load.linear += work.linear * rows / n
             load.num_tokens += rows * work.num_tokens / n
             if exchange == "all-gather":
