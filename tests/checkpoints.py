@@ -60,6 +60,17 @@ You are a helpful assistant.<|im_end|>
 {%- if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 
+GLM_CHAT_TEMPLATE = """\
+[gMASK]<sop>
+{%- for message in messages %}<|{{ message.role }}|>
+{% if message.content is string %}{{ message.content }}{% else %}
+{%- for part in message.content %}
+{%- if part.type in ('image', 'image_url') %}<|begin_of_image|><|image|><|end_of_image|>
+{%- elif part.type in ('video', 'video_url') %}<|begin_of_video|><|video|><|end_of_video|>
+{%- else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}
+{%- if add_generation_prompt %}<|assistant|>
+{% endif %}"""
+
 IMAGE_PROCESSOR = {
     "image_processor_type": "Qwen2VLImageProcessor",
     "do_resize": True,
@@ -297,7 +308,8 @@ def save_glm4v(
     folder: Path, names: Literal["hub", "transformers5"] = "hub", *, has_experts: bool = False
 ) -> SavedModel:
     """Write a small random GLM-4.1V or GLM-4.5V checkpoint; transformers 5 can keep experts in one tensor."""
-    raw = glm4v_config(make_tokenizer(GLM_SPECIAL_TOKENS), has_experts=has_experts)
+    tokenizer = make_tokenizer(GLM_SPECIAL_TOKENS)
+    raw = glm4v_config(tokenizer, has_experts=has_experts)
     kind, model = GLM_CLASSES[raw["model_type"]]
     reference = model._from_config(kind(**json.loads(json.dumps(raw))), attn_implementation="eager").eval()
     randomise(reference, 0, torch.float32)
@@ -309,6 +321,14 @@ def save_glm4v(
         write_json(folder / "config.json", raw)
     write_json(folder / "generation_config.json", {"eos_token_id": raw["text_config"]["eos_token_id"]})
     write_json(folder / "preprocessor_config.json", GLM_IMAGE_PROCESSOR)
+    save_tokenizer(
+        folder,
+        tokenizer,
+        special_tokens=GLM_SPECIAL_TOKENS,
+        kind="PreTrainedTokenizerFast",
+        eos_token="<|endoftext|>",
+        chat_template=GLM_CHAT_TEMPLATE,
+    )
     return SavedModel(folder, reference)
 
 
@@ -400,27 +420,35 @@ def save_qwen3_vl(
     return SavedModel(folder, reference)
 
 
-def save_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
+def save_tokenizer(
+    folder: Path,
+    tokenizer: Tokenizer,
+    *,
+    special_tokens: Sequence[str] = SPECIAL_TOKENS,
+    kind: str = "Qwen2Tokenizer",
+    eos_token: str = "<|im_end|>",
+    chat_template: str = CHAT_TEMPLATE,
+) -> None:
     """Write the tokenizer's files as the hub's checkpoints have them."""
     tokenizer.save(str(folder / "tokenizer.json"))
     added = {
         str(tokenizer.token_to_id(token)): {"content": token, "special": True, "lstrip": False, "rstrip": False,
                                             "normalized": False, "single_word": False}
-        for token in SPECIAL_TOKENS
+        for token in special_tokens
     }  # fmt: skip
     settings = {
-        "tokenizer_class": "Qwen2Tokenizer",
+        "tokenizer_class": kind,
         "model_max_length": 4096,
-        "eos_token": "<|im_end|>",
+        "eos_token": eos_token,
         "pad_token": "<|endoftext|>",
         "bos_token": None,
         "add_bos_token": False,
         "clean_up_tokenization_spaces": False,
-        "chat_template": CHAT_TEMPLATE,
+        "chat_template": chat_template,
         "added_tokens_decoder": added,
     }
     write_json(folder / "tokenizer_config.json", settings)
-    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
+    (folder / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
 
 
 def randomise(model: nn.Module, seed: int, dtype: torch.dtype) -> None:

@@ -29,13 +29,21 @@ class Reference:
     def __init__(self, saved: SavedModel) -> None:
         self._model = saved.reference
         self._tokenizer = AutoTokenizer.from_pretrained(saved.folder)
-        self._spec = open_checkpoint(saved.folder).facts.processor
+        facts = open_checkpoint(saved.folder).facts
+        self._spec = facts.processor
+        self._placeholder = self._tokenizer.convert_ids_to_tokens(facts.image_token_id)
+        self._brackets = self._tokenizer.convert_ids_to_tokens(list(facts.media_token_ids[:2]))
         settings = read_image_processor_config(saved.folder)
         self._mean, self._std = (np.array(settings[key])[:, None] for key in ("image_mean", "image_std"))
 
     def chat_prompt(self, messages: list[dict[str, Any]]) -> str:
         """The chat template's text."""
         return self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+
+    def image_prompt(self, num_images: int, text: str = "What is this?") -> str:
+        """A plain prompt with so many pictures before its text."""
+        start, end = self._brackets
+        return f"{start}{self._placeholder}{end}" * num_images + text
 
     def text(self, tokens: list[int]) -> str:
         """What the tokens say, special ones included."""
@@ -49,8 +57,8 @@ class Reference:
             rows, grid = self._patches(np.array(image))
             pixels.append(rows)
             grids.append(grid)
-            prompt = prompt.replace("<|image_pad|>", "<|hole|>" * (grid[1] * grid[2] // 4), 1)
-        ids = torch.tensor([self._tokenizer.encode(prompt.replace("<|hole|>", "<|image_pad|>"))])
+            prompt = prompt.replace(self._placeholder, "<|hole|>" * (grid[1] * grid[2] // 4), 1)
+        ids = torch.tensor([self._tokenizer.encode(prompt.replace("<|hole|>", self._placeholder))])
         if images:
             media = {"pixel_values": torch.from_numpy(np.concatenate(pixels)), "image_grid_thw": torch.tensor(grids)}
             media["mm_token_type_ids"] = (ids == self._model.config.image_token_id).int()

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from chiasm import LLM, SamplingParams
-from tests.checkpoints import SavedModel, save_qwen3_vl
+from tests.checkpoints import SavedModel, save_glm4v, save_qwen3_vl
 from tests.e2e.pictures import chart, photograph
-from tests.e2e.reference import NUM_TOKENS, Reference, folder_of, image_prompt
+from tests.e2e.reference import NUM_TOKENS, Reference, folder_of
 
 GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
 FAMILIES: dict[str, Callable[[Path], SavedModel]] = {
+    "glm4v": lambda folder: save_glm4v(folder),
+    "glm4v_moe": lambda folder: save_glm4v(folder, has_experts=True),
     "qwen3_vl": lambda folder: save_qwen3_vl(folder, has_experts=False),
     "qwen3_vl_moe": lambda folder: save_qwen3_vl(folder, has_experts=True),
 }
@@ -33,7 +35,7 @@ def test_greedy_tokens_equal_hugging_face(tmp_path: Path, family: str) -> None:
         [chart()],
         [photograph("chelsea.png", (120, 90)), photograph("coffee.png", (64, 200))],
     ):
-        prompt = image_prompt(len(images))
+        prompt = reference.image_prompt(len(images))
         inputs.append({"prompt": prompt, "multi_modal_data": {"image": images}} if images else prompt)
         expected.append(reference.answer(prompt, images))
     for size, mode in ((1, "auto"), (2, "auto"), (2, "weights")):
@@ -41,3 +43,16 @@ def test_greedy_tokens_equal_hugging_face(tmp_path: Path, family: str) -> None:
         with LLM(folder_of(saved), dtype="float32", **settings) as llm:
             outputs = llm.generate(inputs, GREEDY, use_tqdm=False)
         assert [output.outputs[0].token_ids for output in outputs] == expected
+
+
+def test_a_conversation_with_glm_equals_hugging_face(tmp_path: Path) -> None:
+    saved = save_glm4v(tmp_path)
+    image = photograph("chelsea.png", (100, 80))
+    content = [{"type": "image", "image": image}, {"type": "text", "text": "Was ist das? 🙂"}]
+    messages = [{"role": "user", "content": content}]
+    reference = Reference(saved)
+    prompt = reference.chat_prompt(messages)
+    assert prompt.startswith("[gMASK]<sop><|user|>\n<|begin_of_image|><|image|><|end_of_image|>Was")
+    with LLM(folder_of(saved), dtype="float32") as llm:
+        [output] = llm.chat(messages, GREEDY, use_tqdm=False)
+    assert output.outputs[0].token_ids == reference.answer(prompt, [image])
