@@ -6,16 +6,20 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from chiasm.errors import UserError
 from chiasm.layers.patch_embedding import PixelNormalisation
+from chiasm.models.blocks import block_positions
 from chiasm.models.loader import load_model
 from chiasm.models.qwen3_vl import MODEL, MoeTextConfig, parse_config, read_facts
 from chiasm.models.registry import open_checkpoint
 from chiasm.schema.facts import EncoderShape
 from tests.checkpoints import (
+    QWEN3_IMAGE_PROCESSOR,
     QWEN3_VL_CLASSES,
     SPECIAL_TOKENS,
     edit_json,
@@ -121,6 +125,19 @@ def test_an_image_processor_without_settings() -> None:
     assert (facts.processor.min_pixels, facts.processor.max_pixels) == (3136, 1003520)
     assert MODEL.normalisation({}) == PixelNormalisation((1 / 127.5,) * 3, (-1.0,) * 3)
     assert MODEL.normalisation({"image_mean": [0.0] * 3, "image_std": [1.0] * 3}).scale == (1 / 255,) * 3
+
+
+def test_bytes_become_what_the_processor_of_hugging_face_makes() -> None:
+    """Also that rows of patches are meant to be in its order: by merge block."""
+    picture = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
+    processor = Qwen2VLImageProcessorPil(**QWEN3_IMAGE_PROCESSOR)
+    theirs = processor(picture, input_data_format="channels_last", return_tensors="np")["pixel_values"]
+    normalisation = MODEL.normalisation(QWEN3_IMAGE_PROCESSOR)
+    scale, shift = (np.array(x)[:, None, None, None] for x in (normalisation.scale, normalisation.shift))
+    patches = picture.reshape(4, 16, 6, 16, 3).transpose(0, 2, 4, 1, 3)
+    for expected, (row, column) in zip(theirs, block_positions((4, 6), 2), strict=True):
+        both_frames = np.repeat(patches[row, column][:, None], 2, axis=1)
+        np.testing.assert_allclose(both_frames * scale + shift, expected.reshape(3, 2, 16, 16), rtol=0, atol=1e-6)
 
 
 def test_heads_that_do_not_divide_are_refused(tmp_path: Path) -> None:
