@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chiasm.dist.group import SOLO
-from chiasm.layers.moe import ExpertLayout, Experts, MixtureOfExperts, SoftmaxRouter
+from chiasm.layers.mlp import GatedMLP
+from chiasm.layers.moe import ExpertLayout, Experts, GroupedChoice, MixtureOfExperts, SigmoidRouter, SoftmaxRouter
 from chiasm.layers.weight import Placement
 from tests.layers.test_layers import close, fill, placements, random
 
@@ -75,3 +76,41 @@ def test_probabilities_are_taken_in_float32() -> None:
     scores = F.linear(x, router.weight).float().softmax(-1).topk(NUM_CHOSEN)
     assert torch.equal(routing.experts, scores.indices)
     assert torch.equal(routing.weights, (scores.values / scores.values.sum(-1, keepdim=True)).bfloat16())
+
+
+@pytest.mark.parametrize("num_groups_kept", [1, 2, 4])
+@pytest.mark.parametrize("is_normalised", [True, False])
+def test_a_sigmoid_router_chooses_within_the_best_groups(num_groups_kept: int, is_normalised: bool) -> None:
+    choice = GroupedChoice(2, 4, num_groups_kept, is_normalised, 2.5)
+    router = SigmoidRouter(SIZE, 12, choice, Placement(SOLO, torch.float64, torch.device("cpu")))
+    matrix, correction = random(12, SIZE), random(12)
+    fill(router.weight, own=matrix)
+    fill(router.e_score_correction_bias, own=correction)
+    x = random(50, SIZE)
+    experts, weights = router(x)
+    for row, chosen, factors in zip(x, experts.tolist(), weights, strict=True):
+        scores = (matrix @ row).sigmoid()
+        corrected = (scores + correction).tolist()
+        groups = [range(first, first + 3) for first in range(0, 12, 3)]
+        groups.sort(key=lambda group: sum(sorted(corrected[expert] for expert in group)[1:]), reverse=True)
+        kept = [expert for group in groups[:num_groups_kept] for expert in group]
+        assert set(chosen) == set(sorted(kept, key=corrected.__getitem__, reverse=True)[:2])
+        own = scores[chosen]
+        close(factors, 2.5 * (own / own.sum() if is_normalised else own))
+
+
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_a_shared_expert_is_added_to_the_chosen_ones(size: int) -> None:
+    matrices, x = Matrices(), random(11, SIZE)
+    gate, up, down = random(INNER, SIZE), random(INNER, SIZE), random(SIZE, INNER)
+
+    def mixture(placement: Placement) -> MixtureOfExperts:
+        shared = GatedMLP(SIZE, INNER, bias=False, placement=placement)
+        fill(shared.gate_up_proj.weight, gate_proj=gate, up_proj=up)
+        fill(shared.down_proj.weight, own=down)
+        chosen = matrices.mixture("out_in", placement)
+        return MixtureOfExperts(chosen.gate, chosen.experts, shared)
+
+    computed = torch.stack([mixture(placement)(x) for placement in placements(size)]).sum(0)
+    expected = torch.stack([matrices.by_definition(row) for row in x]) + (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
+    torch.testing.assert_close(computed, expected, rtol=0, atol=1e-10)
