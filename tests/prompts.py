@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,13 @@ from chiasm.schema.facts import ModelFacts
 from chiasm.schema.media import MediaItem, PixelRef, Unit
 
 Grid = tuple[int, int, int]
+
+
+class Clip(NamedTuple):
+    """A video: its patch grid (time, rows, columns) and the seconds from one slice to the next."""
+
+    thw: Grid
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -29,8 +37,8 @@ class Prompt:
         return [unit.grid for item in self.items for unit in item.units]
 
 
-def make_prompt(facts: ModelFacts, pieces: Sequence[int | Grid], *, seed: int | None = None) -> Prompt:
-    """A prompt from pieces: a number of text tokens, or the patch grid (time, rows, columns) of a random item.
+def make_prompt(facts: ModelFacts, pieces: Sequence[int | Grid | Clip], *, seed: int | None = None) -> Prompt:
+    """A prompt from pieces: a number of text tokens, the patch grid (time, rows, columns) of an image, or a clip.
 
     The seed follows from the pieces unless it is given.
     """
@@ -44,19 +52,26 @@ def make_prompt(facts: ModelFacts, pieces: Sequence[int | Grid], *, seed: int | 
             token_ids += rng.integers(0, min(facts.media_token_ids), piece).tolist()
             continue
         item = _item(facts, piece, len(token_ids) + 1)
-        token_ids += [start_token, *[facts.image_token_id] * item.num_tokens, end_token]
+        placeholder = facts.image_token_id
+        if item.modality == "video":
+            assert facts.video
+            placeholder = facts.video.token_id
+        token_ids += [start_token, *[placeholder] * item.num_tokens, end_token]
         items.append(item)
-        pixels.append(_picture(rng, piece, facts))
+        pixels.append(_picture(rng, item.thw, facts))
     return Prompt(tuple(token_ids), tuple(items), tuple(pixels))
 
 
-def _item(facts: ModelFacts, grid: Grid, offset: int) -> MediaItem:
+def _item(facts: ModelFacts, piece: Grid | Clip, offset: int) -> MediaItem:
+    grid = piece.thw if isinstance(piece, Clip) else piece
     time, rows, columns = grid
     num_tokens = rows * columns // facts.processor.merge_size**2
     pixels = [
         PixelRef("", index * rows * columns, rows * columns, facts.processor.row_bytes) for index in range(time)
     ]
     units = tuple(Unit(f"{grid}/{index}", (rows, columns), num_tokens, ref) for index, ref in enumerate(pixels))
+    if isinstance(piece, Clip):
+        return MediaItem("video", offset, time * num_tokens, units, piece.seconds)
     return MediaItem("image", offset, time * num_tokens, units)
 
 

@@ -141,7 +141,9 @@ def grid_rope_positions(
         position += max(grid[1:])
         token = item.end
     positions[:, token:] = position + np.arange(num_tokens - token)
-    delta = int(positions.max(initial=-1)) + 1 - num_tokens
+    # The answer goes on behind the last token, even where a video's frames reach further, as generating does in
+    # Hugging Face's classes.
+    delta = int(positions[:, -1:].max(initial=-1)) + 1 - num_tokens
     return RopePositions(positions, delta)
 
 

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from chiasm.config.engine import EncoderMode
 from chiasm.models.loader import load_model
+from chiasm.schema.facts import ModelFacts
 from tests import invariants
 from tests.checkpoints import IMAGE_PROCESSOR, SavedModel
 from tests.invariants import CPU, Family
-from tests.prompts import Prompt, make_prompt
+from tests.prompts import Clip, Prompt, make_prompt
 from tests.ranks import RankPool
 
-# Pieces of prompts: a number of text tokens, or the patch grid of an image.
+# Pieces of prompts: a number of text tokens, the patch grid of an image, or a clip.
 PROMPTS = {
     "text": [19],
     "one token": [1],
@@ -29,15 +30,34 @@ PROMPTS = {
     "several frames": [3, (3, 6, 10), 5],
     "one large image": [2, (1, 44, 28), 3],
     "more frames than rows and columns": [2, (9, 4, 4), 1],
+    "a video": [3, Clip((4, 6, 8), 1.0), 5],
+    "a slice": [3, Clip((1, 4, 4), 2 / 24), 5],
+    "frames close together": [3, Clip((5, 4, 6), 2 / 24), 5],
+    "frames at odd times": [3, Clip((7, 4, 4), 2 / (5 / 37 * 29.97)), 5],
+    "image, video, video, image": [2, (1, 4, 6), 3, Clip((3, 4, 4), 0.7), Clip((2, 6, 4), 2.5), 1, (1, 2, 4), 2],
 }
 WITH_IMAGES = [name for name, pieces in PROMPTS.items() if any(isinstance(piece, tuple) for piece in pieces)]
 
 
-def pixel_values(prompt: Prompt) -> Tensor:
-    """What Hugging Face's processor makes of the bytes."""
-    rows = np.concatenate(prompt.pixels).reshape(-1, 3, 392).astype(np.float32)
+def pixel_values(prompt: Prompt, *modalities: str) -> Tensor:
+    """What Hugging Face's processor makes of the bytes of these kinds of items."""
+    own = [pixels for item, pixels in zip(prompt.items, prompt.pixels, strict=True) if item.modality in modalities]
+    rows = np.concatenate(own).reshape(-1, 3, 392).astype(np.float32)
     mean, std = (np.array(IMAGE_PROCESSOR[key])[:, None] for key in ("image_mean", "image_std"))
     return torch.from_numpy(((rows / 255 - mean) / std).reshape(-1, 1176)).float()
+
+
+def media_inputs(prompt: Prompt, facts: ModelFacts) -> dict[str, Tensor]:
+    """What Hugging Face's processor tells of a prompt's media beside their pixels."""
+    assert facts.video
+    ids = torch.tensor([prompt.token_ids])
+    inputs = {"mm_token_type_ids": (ids == facts.image_token_id).int() + 2 * (ids == facts.video.token_id).int()}
+    for modality in ("image", "video"):
+        grids = [item.thw for item in prompt.items if item.modality == modality]
+        if grids:
+            inputs[f"{modality}_grid_thw"] = torch.tensor(grids)
+    seconds = [item.seconds_per_slice for item in prompt.items if item.modality == "video"]
+    return {**inputs, "second_per_grid_ts": torch.tensor(seconds)} if seconds else inputs
 
 
 @pytest.fixture(scope="module")
@@ -48,17 +68,15 @@ def family(qwen2_5_vl: SavedModel) -> Family:
     @torch.inference_mode()
     def features(prompt: Prompt) -> Tensor:
         grids = torch.tensor([item.thw for item in prompt.items])
-        return reference.model.visual(pixel_values(prompt), grid_thw=grids).pooler_output
+        return reference.model.visual(pixel_values(prompt, "image", "video"), grid_thw=grids).pooler_output
 
     @torch.inference_mode()
     def logits(prompt: Prompt) -> Tensor:
-        ids = torch.tensor([prompt.token_ids])
-        media = {}
-        if prompt.items:
-            media["pixel_values"] = pixel_values(prompt)
-            media["image_grid_thw"] = torch.tensor([item.thw for item in prompt.items])
-        types = (ids == loaded.facts.image_token_id).int()
-        return reference(input_ids=ids, mm_token_type_ids=types, use_cache=False, **media).logits[0]
+        media = media_inputs(prompt, loaded.facts)
+        for modality, name in (("image", "pixel_values"), ("video", "pixel_values_videos")):
+            if f"{modality}_grid_thw" in media:
+                media[name] = pixel_values(prompt, modality)
+        return reference(input_ids=torch.tensor([prompt.token_ids]), use_cache=False, **media).logits[0]
 
     return Family(qwen2_5_vl.folder, loaded.facts, loaded.model, features, logits)
 
@@ -100,13 +118,11 @@ def test_packed_units_equal_units_alone(family: Family) -> None:
 @pytest.mark.parametrize("name", PROMPTS)
 def test_rope_positions_equal_hugging_face(family: Family, qwen2_5_vl: SavedModel, name: str) -> None:
     prompt = prompt_of(family, name)
-    ids = torch.tensor([prompt.token_ids])
-    grids = torch.tensor([item.thw for item in prompt.items]) if prompt.items else None
-    types = (ids == family.facts.image_token_id).int()
-    expected, delta = qwen2_5_vl.reference.model.get_rope_index(ids, types, image_grid_thw=grids)
+    media = media_inputs(prompt, family.facts)
+    expected, _ = qwen2_5_vl.reference.model.get_rope_index(torch.tensor([prompt.token_ids]), **media)
     computed = family.model.rope_positions(len(prompt.token_ids), prompt.items)
     assert np.array_equal(computed.positions, expected[:, 0].numpy())
-    assert computed.delta == delta.item()
+    assert computed.delta == expected[:, 0, -1].max().item() + 1 - len(prompt.token_ids), "as generate counts on"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -127,6 +143,6 @@ def test_sharded_equals_one_rank(
 def test_encoder_mode_equals_one_rank(
     family: Family, rank_pool: RankPool, size: int, mode: EncoderMode, dtype: torch.dtype
 ) -> None:
-    names = ("one image", "two images of different sizes", "several frames", "one large image")
+    names = ("one image", "two images of different sizes", "a video", "one large image")
     prompts = [prompt_of(family, name) for name in names]
     invariants.encoder_mode_equals_one_rank(family, rank_pool, size, prompts, mode, dtype)

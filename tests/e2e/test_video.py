@@ -1,0 +1,212 @@
+"""Videos through whole engines and a real server, against Hugging Face."""
+
+from __future__ import annotations
+
+import base64
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chiasm import LLM, SamplingParams
+from chiasm.errors import UserError
+from tests.checkpoints import SavedModel
+from tests.e2e.pictures import photograph
+from tests.e2e.reference import NUM_TOKENS, folder_of
+from tests.e2e.servers import Server, data_url
+from tests.e2e.video_reference import Frames, VideoReference
+from tests.multimodal.videos import ENCODINGS, decode_all, encode_video, make_frames
+
+GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+CLIP = encode_video(make_frames(40, 60, 90), fps=10)
+TAKEN = np.stack(decode_all(CLIP)[::5])  # two in a second
+VIDEO = "<|vision_start|><|video_pad|><|vision_end|>"
+IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+
+
+class Case:
+    """A prompt with its media as a script gives them, and as Hugging Face's model gets them."""
+
+    def __init__(self, prompt: str, images: list[Any], videos: list[Any], frames: list[Frames]) -> None:
+        self.prompt, self.images, self.frames = prompt, images, frames
+        self.input = {"prompt": prompt, "multi_modal_data": {"image": images, "video": videos}}
+
+
+def _cases() -> dict[str, Case]:
+    odd, one, timed = make_frames(5, 70, 40, 1), make_frames(1, 50, 50, 2), make_frames(6, 40, 90, 3)
+    picture = photograph("chelsea.png", (100, 80))
+    return {
+        "a file": Case(f"{VIDEO}What?", [], [CLIP], [Frames(TAKEN, 2.0)]),
+        "an odd number of frames": Case(f"{VIDEO}What?", [], [odd], [Frames(odd, 24.0)]),
+        "one frame": Case(f"a{VIDEO}", [], [one], [Frames(one, 24.0)]),
+        "frames with a rate": Case(f"{VIDEO}What?", [], [(timed, {"fps": 1.5})], [Frames(timed, 1.5)]),
+        "several, and a picture": Case(
+            f"{VIDEO}And {IMAGE}, or {VIDEO}{VIDEO}?",
+            [picture],
+            [odd, CLIP, (timed, {"fps": 0.5})],
+            [Frames(odd, 24.0), Frames(TAKEN, 2.0), Frames(timed, 0.5)],
+        ),
+    }
+
+
+CASES = _cases()
+
+
+@pytest.fixture(scope="module")
+def expected(qwen2_5_vl: SavedModel) -> dict[str, list[int]]:
+    reference = VideoReference(qwen2_5_vl)
+    return {name: reference.answer_media(case.prompt, case.images, case.frames) for name, case in CASES.items()}
+
+
+@pytest.fixture(scope="module")
+def llm(qwen2_5_vl: SavedModel) -> Iterator[LLM]:
+    with LLM(folder_of(qwen2_5_vl), dtype="float32") as llm:
+        yield llm
+
+
+def tokens(llm: LLM, inputs: Any) -> list[list[int]]:
+    return [output.outputs[0].token_ids for output in llm.generate(inputs, GREEDY, use_tqdm=False)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_greedy_tokens_equal_hugging_face(llm: LLM, expected: dict[str, list[int]], name: str) -> None:
+    assert tokens(llm, CASES[name].input) == [expected[name]]
+
+
+@pytest.mark.parametrize("mode", ["data", "auto"])
+def test_two_ranks_give_the_same_tokens(qwen2_5_vl: SavedModel, expected: dict[str, list[int]], mode: str) -> None:
+    settings = {"tensor_parallel_size": 2, "mm_encoder_tp_mode": mode, "max_num_batched_tokens": 20}
+    with LLM(folder_of(qwen2_5_vl), dtype="float32", **settings) as llm:
+        assert tokens(llm, [case.input for case in CASES.values()]) == list(expected.values())
+
+
+def test_overlapping_clips_share_their_frames(llm: LLM) -> None:
+    frames = make_frames(12, 80, 80, 9)
+    tokens(llm, {"prompt": VIDEO, "multi_modal_data": {"video": frames[:8]}})
+    before = llm.stats.units_encoded
+    tokens(llm, {"prompt": VIDEO, "multi_modal_data": {"video": frames[4:]}})
+    assert llm.stats.units_encoded == before + 2, "of four slices two were there"
+
+
+@pytest.mark.parametrize(
+    ("data", "io", "words"),
+    [
+        ({"video": CLIP}, {"video": {"num_frames": 1000}}, "max_video_frames"),
+        ({"video": b"nothing"}, {}, "can't be decoded as a video"),
+        ({"video": [CLIP] * 5}, {}, "5 videos; at most 4"),
+        ({"video": make_frames(800, 2, 2)}, {}, "between 1 and 768 frames"),
+        ({"video": [CLIP, CLIP]}, {}, "1 video placeholders for 2 videos"),
+    ],
+)
+def test_what_is_refused(llm: LLM, data: dict[str, Any], io: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        tokens(llm, {"prompt": VIDEO, "multi_modal_data": data, "media_io_kwargs": io})
+    assert len(tokens(llm, "still there")) == 1
+
+
+# --- a server
+
+
+@pytest.fixture(scope="module")
+def media_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("media")
+    (folder / "a.bin").write_bytes(CLIP)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(qwen2_5_vl: SavedModel, media_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    flags = ["-tp", "2", "--dtype", "float32", "--allowed-local-media-path", str(media_folder)]
+    flags += ["--media-io-kwargs", '{"video": {"num_frames": -1}}', "--max-video-frames", "40"]
+    flags += ["--max-video-seconds", "20", "--max-video-pixels", "100000"]
+    log = tmp_path_factory.mktemp("server") / "log"
+    with Server(qwen2_5_vl.folder, log, *flags) as server:
+        yield server
+        server.await_metric("chiasm:num_requests_running", 0)
+        server.await_metric("chiasm:kv_cache_usage_perc", 0)
+
+
+def video_url(video: bytes, kind: str = "mp4") -> str:
+    return f"data:video/{kind};base64,{base64.b64encode(video).decode()}"
+
+
+def message(*urls: str) -> dict[str, Any]:
+    content: list[dict[str, Any]] = [{"type": "video_url", "video_url": {"url": url}} for url in urls]
+    return {"role": "user", "content": [*content, {"type": "text", "text": "What happens?"}]}
+
+
+def test_the_openai_client_asks_about_a_video_and_a_picture(server: Server, qwen2_5_vl: SavedModel) -> None:
+    picture = photograph("coffee.png", (64, 90))
+    content = [
+        {"type": "video_url", "video_url": {"url": video_url(CLIP)}},
+        {"type": "image_url", "image_url": {"url": data_url(picture)}},
+        {"type": "text", "text": "What happens?"},
+    ]
+    reference = VideoReference(qwen2_5_vl)
+    parts = [{"type": "video"}, {"type": "image"}, content[2]]
+    prompt = reference.chat_prompt([{"role": "user", "content": parts}])
+    client = server.client()
+    # The server takes all 40 frames where the request doesn't say.
+    for io, taken in (({}, Frames(np.stack(decode_all(CLIP)), 10.0)), ({"video": {"fps": 2}}, Frames(TAKEN, 2.0))):
+        extra = {"ignore_eos": True, "skip_special_tokens": False, "media_io_kwargs": io}
+        answer = client.chat.completions.create(
+            model=client.models.list().data[0].id,
+            messages=[{"role": "user", "content": content}],  # type: ignore[misc,list-item]
+            temperature=0,
+            max_tokens=NUM_TOKENS,
+            extra_body=extra,
+        )
+        assert answer.choices[0].message.content == reference.text(reference.answer_media(prompt, [picture], [taken]))
+        assert answer.usage is not None
+        details = answer.usage.prompt_tokens_details.model_extra["multimodal_tokens"]  # type: ignore[union-attr,index]
+        assert details["video"] == -(-len(taken.pixels) // 2) * 6, "of each slice 3 x 2 tokens"
+        assert details["image"] > 0
+
+
+BAD_REQUESTS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "not a video": (video_url(b"hello"), {}, "can't be decoded as a video"),
+    "a picture": (data_url(photograph(size=(64, 64))), {}, "can't be decoded as a video"),
+    "cut short": (video_url(CLIP[: len(CLIP) // 3]), {}, "can't be decoded as a video"),
+    "not base64": ("data:video/mp4;base64,a", {}, "not valid base64"),
+    "frames of jpeg": ("data:video/jpeg;base64,AAAA,AAAA", {}, "not valid base64"),
+    "too long": (video_url(encode_video(make_frames(30), fps=1)), {}, "at most 20 seconds long"),
+    "too many frames": (video_url(encode_video(make_frames(50))), {}, "at most 40 frames"),
+    "large frames": (video_url(encode_video(make_frames(2, 400, 400))), {}, "100000 pixels"),
+    "frames without end": (video_url(CLIP), {"media_io_kwargs": {"video": {"fps": 1e9}}}, "at most 120"),
+    "more than the server's": (video_url(CLIP), {"media_io_kwargs": {"video": {"num_frames": 41}}}, r"\[1, 40\]"),
+    "unknown setting": (video_url(CLIP), {"media_io_kwargs": {"video": {"backend": "x"}}}, "unknown key"),
+    "outside file": ("file:///etc/passwd", {}, "leads out of the folder"),
+    "loopback": ("http://127.0.0.1:1/x.mp4", {}, "not public"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_REQUESTS)
+def test_what_a_server_refuses(server: Server, name: str) -> None:
+    url, fields, words = BAD_REQUESTS[name]
+    answer = server.post("/v1/chat/completions", {"messages": [message(url)], "max_tokens": 2, **fields})
+    assert answer.status_code in (400, 422), answer.text
+    error = answer.json()["error"]
+    assert re.search(words, error["message"])
+    assert error["param"].startswith("media_io_kwargs" if fields else "messages[0].content[0].video_url.url")
+
+
+def test_local_files_and_formats_by_content(server: Server, media_folder: Path) -> None:
+    gif = video_url(encode_video(make_frames(4), ENCODINGS["gif"]), "mp4")
+    for url in (f"file://{media_folder}/a.bin", gif):
+        answer = server.post("/v1/chat/completions", {"messages": [message(url)], "max_tokens": 2})
+        assert answer.status_code == 200, answer.text
+
+
+def test_damaged_videos_never_break_the_server(server: Server) -> None:
+    draw = random.Random(0)
+    files = [encode_video(make_frames(8), encoding) for encoding in ENCODINGS.values()]
+    for attempt in range(30):
+        damaged = bytearray(files[attempt % len(files)])
+        del damaged[draw.randrange(10, len(damaged)) :]
+        damaged[draw.randrange(len(damaged))] ^= 0xFF
+        body = {"messages": [message(video_url(bytes(damaged)))], "max_tokens": 1}
+        assert server.post("/v1/chat/completions", body).status_code in (200, 400, 422)

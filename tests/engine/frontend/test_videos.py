@@ -1,0 +1,178 @@
+"""Videos in prompts: how their placeholders expand, how many there may be, and what a request may ask of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from chiasm.config.engine import EngineConfig, MediaConfig
+from chiasm.engine.frontend.frontend import Frontend, TextFiles
+from chiasm.engine.frontend.messages import parse_messages
+from chiasm.engine.frontend.prompts import PromptBuilder
+from chiasm.engine.frontend.tokenizer import Tokenizer
+from chiasm.llm.inputs import as_prompts
+from chiasm.multimodal.bounds import server_video_spec
+from chiasm.schema.chat import ImagePart, TextPart, VideoPart
+from chiasm.schema.facts import ModelFacts, SliceForm, VideoFacts
+from chiasm.schema.media import PatchProcessorSpec, PixelRef, ProcessedItem, Unit, VideoProcessorSpec
+from chiasm.schema.wire import Ready
+from tests.engine.frontend.support import make_facts, make_item, refused, text, token_id, user
+
+VIDEO = {"type": "video_url", "video_url": {"url": "https://example.com/a.mp4"}}
+IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+SPEC = VideoProcessorSpec(PatchProcessorSpec(14, 2, 2, 3136, 100_000))
+
+
+def make_video(num_slices: int, num_tokens: int, *frame_seconds: float) -> ProcessedItem:
+    """A processed video of slices of some length."""
+    refs = [PixelRef("clip", 4 * num_tokens * index, 4 * num_tokens, 10) for index in range(num_slices)]
+    units = tuple(Unit(f"slice {i}", (2, 2 * num_tokens), num_tokens, ref) for i, ref in enumerate(refs))
+    return ProcessedItem("video", num_slices * num_tokens, units, 0.5, frame_seconds)
+
+
+def video_facts(tokenizer: Tokenizer, slices: SliceForm | None = None) -> ModelFacts:
+    video = VideoFacts(token_id(tokenizer, "<|video_pad|>"), SPEC, slices)
+    return msgspec.structs.replace(make_facts(tokenizer), video=video)
+
+
+def make_frontend(folder: Any, tokenizer: Tokenizer, facts: ModelFacts, **media: Any) -> Frontend:
+    config = EngineConfig(model=str(folder), media=MediaConfig(**media))
+    return Frontend(config, TextFiles(config, None), Ready(facts, 64, (), ()))
+
+
+# --- in the prompt
+
+
+def test_one_run_for_all_slices_and_items_in_their_places(tokenizer: Tokenizer) -> None:
+    builder = PromptBuilder(tokenizer, None, video_facts(tokenizer))
+    image, video = make_item(2), make_video(3, 2)
+    expanded = builder.expand(tokenizer.encode("a<|video_pad|>b<|image_pad|>c"), [image, video], "prompt")
+    assert list(expanded.token_ids) == tokenizer.encode("a" + "<|video_pad|>" * 6 + "b" + "<|image_pad|>" * 2 + "c")
+    clip, picture = expanded.items
+    assert (clip.modality, clip.num_tokens, clip.thw, clip.seconds_per_slice) == ("video", 6, (3, 2, 4), 0.5)
+    assert clip.offset == expanded.token_ids.index(token_id(tokenizer, "<|video_pad|>"))
+    assert (picture.modality, picture.offset) == ("image", clip.end + 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "placeholder", "time", "written"),
+    [
+        # As Qwen3-VL and as GLM-4V have it.
+        ("<{seconds:.1f} seconds><|vision_start|>", "<|vision_end|>", "<|video_pad|>", "middle",
+         ("<0.2 seconds><|vision_start|>", "<|vision_end|>", "<1.9 seconds><|vision_start|>", "<|vision_end|>")),
+        ("<|vision_start|>", "<|vision_end|>{whole_seconds}", "<|image_pad|>", "first",
+         ("<|vision_start|>", "<|vision_end|>0", "<|vision_start|>", "<|vision_end|>1")),
+    ],
+    ids=["seconds before", "seconds behind"],
+)  # fmt: skip
+def test_a_run_for_each_slice(
+    tokenizer: Tokenizer, before: str, after: str, placeholder: str, time: Any, written: tuple[str, ...]
+) -> None:
+    form = SliceForm(before, after, token_id(tokenizer, placeholder), time)
+    builder = PromptBuilder(tokenizer, None, video_facts(tokenizer, form))
+    video = make_video(2, 3, 0.0, 0.35, 1.8, 2.0)
+    expanded = builder.expand(tokenizer.encode("<|im_start|><|video_pad|><|im_end|>"), [video], "prompt")
+    run = placeholder * 3
+    whole = f"<|im_start|>{written[0]}{run}{written[1]}{written[2]}{run}{written[3]}<|im_end|>"
+    assert list(expanded.token_ids) == tokenizer.encode(whole)
+    assert [(item.modality, item.thw, item.units) for item in expanded.items] == [
+        ("video", (1, 2, 6), (unit,)) for unit in video.units
+    ]
+    for item in expanded.items:
+        assert set(expanded.token_ids[item.offset : item.end]) == {form.token_id}
+
+
+def test_placeholders_and_videos_must_match(tokenizer: Tokenizer) -> None:
+    builder = PromptBuilder(tokenizer, None, video_facts(tokenizer))
+    for written, items in (("<|video_pad|>", []), ("a", [make_video(1, 1)]), ("<|image_pad|>", [make_video(1, 1)])):
+        with refused("prompt", "placeholders for", "there must be one each"):
+            builder.expand(tokenizer.encode(written), items, "prompt")
+
+
+def test_parts_become_what_templates_know(text_folder: Any, tokenizer: Tokenizer) -> None:
+    frontend = make_frontend(text_folder, tokenizer, video_facts(tokenizer))
+    messages = parse_messages([user([VIDEO, text("What?"), IMAGE])])
+    options = {"add_generation_prompt": False, "continue_final_message": False, "chat_template_kwargs": {}}
+    rendered = frontend.render_chat(messages, **options)
+    prompt = frontend.prepare_chat(rendered, [make_video(2, 1), make_item(3)], "")
+    assert [item.modality for item in prompt.items] == ["video", "image"]
+    assert prompt.media == (make_video(2, 1), make_item(3))
+
+
+# --- spellings
+
+
+def test_spellings_of_a_video() -> None:
+    array = object()
+    for part, source, field in (
+        (VIDEO, VIDEO["video_url"]["url"], "video_url.url"),  # type: ignore[index]
+        ({"type": "video_url", "video_url": "data:x"}, "data:x", "video_url"),
+        ({"video_url": {"url": "data:x"}}, "data:x", "video_url.url"),
+        ({"type": "video", "video": array}, array, "video"),
+        ({"type": "video", "url": "file:///a"}, "file:///a", "url"),
+    ):
+        (message,) = parse_messages([user([text("a"), part])])
+        assert message.content == (TextPart("a"), VideoPart(source, f"messages[0].content[1].{field}"))
+
+
+def test_videos_of_a_script() -> None:
+    timed = ([0], {"fps": 2})
+    for given, expected in (("a", ["a"]), (["a", b"b"], ["a", b"b"]), (timed, [timed]), ([timed, "a"], [timed, "a"])):
+        [prompt] = as_prompts([{"prompt": "x", "multi_modal_data": {"video": given, "image": "i"}}])
+        assert prompt.media[0] == ImagePart("i", "prompts[0].multi_modal_data.image[0]")
+        assert [part.source for part in prompt.media[1:]] == expected
+        assert prompt.media[1].param == "prompts[0].multi_modal_data.video[0]"
+
+
+# --- limits
+
+
+def test_videos_are_counted_before_any_is_fetched(text_folder: Any, tokenizer: Tokenizer) -> None:
+    frontend = make_frontend(text_folder, tokenizer, video_facts(tokenizer), limit_mm_per_prompt={"video": 1})
+    assert len(frontend.media_parts(parse_messages([user([VIDEO, IMAGE])]))) == 2
+    with refused("messages", "2 videos", "at most 1", "limit_mm_per_prompt"):
+        frontend.media_parts(parse_messages([user([VIDEO]), user([VIDEO])]))
+
+
+def test_a_model_that_takes_no_videos_says_so(text_folder: Any, tokenizer: Tokenizer) -> None:
+    frontend = make_frontend(text_folder, tokenizer, make_facts(tokenizer))
+    with refused("messages[0].content[0].video_url.url", "take no videos"):
+        frontend.media_parts(parse_messages([user([VIDEO])]))
+
+
+def test_what_a_request_may_ask(text_folder: Any, tokenizer: Tokenizer) -> None:
+    frontend = make_frontend(text_folder, tokenizer, video_facts(tokenizer))
+    parts = frontend.media_parts(parse_messages([user([VIDEO, IMAGE])]))
+
+    def video_spec(io: dict[str, Any], **kwargs: int) -> Any:
+        spec, image = frontend.media_specs(parts, kwargs, {"video": io})
+        assert isinstance(image, PatchProcessorSpec)
+        return spec
+
+    assert video_spec({}) == SPEC
+    assert video_spec({"fps": 0.5}).fps == 0.5
+    assert video_spec({"num_frames": 32}).num_frames == 32
+    assert video_spec({"num_frames": -1}).num_frames == -1
+    assert video_spec({}, max_pixels=50_000).patches.max_pixels == 50_000
+    assert video_spec({}, max_pixels=300_000).patches.max_pixels == 100_000, "as far as a frame's range goes"
+    for bad in ({"fps": 1e9}, {"fps": 0}, {"fps": True}, {"fps": "1"}, {"num_frames": 769}, {"num_frames": 0},
+                {"num_frames": -2}, {"num_frames": 1.5}, {"backend": "x"}, {"fps": 1, "num_frames": 2}):  # fmt: skip
+        with pytest.raises(ValueError, match="media_io_kwargs"):
+            video_spec(bad)
+    for wrong in ({"image": {}}, {"video": 5}):
+        with pytest.raises(ValueError, match="media_io_kwargs"):
+            frontend.media_specs(parts, {}, wrong)
+
+
+def test_a_server_bounds_what_models_take() -> None:
+    media = MediaConfig(
+        max_video_frames=3, media_io_kwargs={"video": {"num_frames": -1}}, mm_processor_kwargs={"max_pixels": 9000}
+    )
+    spec = server_video_spec(SPEC, media)
+    assert (spec.max_frames, spec.min_frames, spec.num_frames, spec.patches.max_pixels) == (3, 3, -1, 9000)
+    clip = server_video_spec(msgspec.structs.replace(SPEC, area="clip"), media)
+    assert clip.patches == SPEC.patches, "a picture's limits are not a clip's"
+    with pytest.raises(ValueError, match="num_frames must be"):
+        MediaConfig(max_video_frames=3, media_io_kwargs={"video": {"num_frames": 4}})
