@@ -33,6 +33,7 @@ from chiasm.models.blocks import (
     read_config,
     read_normalisation,
     read_patch_processor,
+    read_video_processor,
     require_positive,
     require_setting,
     unit_segments,
@@ -41,8 +42,8 @@ from chiasm.models.entry import BuildContext, DeepFeatures, ModelEntry, RopePosi
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.rope import Pairing, Rotation, grid_rotation, inverse_frequencies, multimodal_rotation
 from chiasm.ops.segments import Segments, SharedRows
-from chiasm.schema.facts import EncoderShape, ModelFacts
-from chiasm.schema.media import MediaItem, PatchProcessorSpec
+from chiasm.schema.facts import EncoderShape, ModelFacts, SliceForm, VideoFacts
+from chiasm.schema.media import MediaItem, PatchProcessorSpec, VideoProcessorSpec
 from chiasm.vision.units import Piece
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -533,6 +534,22 @@ def read_facts(config: Config, processor: dict[str, Any], generation: dict[str, 
     )
 
 
+def read_video(config: Config, settings: dict[str, Any]) -> VideoFacts:
+    """How videos are taken: each slice as a picture with its second behind it."""
+    tokens, vision = config.joined, config.vision
+    patches = PatchProcessorSpec(
+        patch_size=vision.patch_size,
+        merge_size=vision.spatial_merge_size,
+        temporal_patch_size=vision.temporal_patch_size,
+        min_pixels=112 * 112,
+        max_pixels=28 * 28 * 2 * 30000,
+    )
+    spec = VideoProcessorSpec(patches, area="clip", sampling="seconds")
+    after = (tokens.image_end_token_id, "{whole_seconds}")
+    slices = SliceForm((tokens.image_start_token_id,), after, tokens.image_token_id, "first")
+    return VideoFacts(tokens.video_token_id, read_video_processor(settings, spec), slices)
+
+
 def _limits_for_pictures(spec: PatchProcessorSpec) -> PatchProcessorSpec:
     """The limits of a checkpoint count a picture's area once for each frame of a patch."""
     num_frames = spec.temporal_patch_size
@@ -598,4 +615,5 @@ MODEL = ModelEntry(
     check_sharding=check_sharding,
     build=Glm4v,
     module_name=module_name,
+    video=read_video,
 )

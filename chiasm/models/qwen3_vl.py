@@ -38,6 +38,7 @@ from chiasm.models.blocks import (
     read_config,
     read_normalisation,
     read_patch_processor,
+    read_video_processor,
     require_positive,
     require_setting,
     unit_segments,
@@ -46,8 +47,8 @@ from chiasm.models.entry import BuildContext, DeepFeatures, ModelEntry, RopePosi
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.rope import Rotation, grid_rotation, interleaved_rotation, inverse_frequencies
 from chiasm.ops.segments import Segments, SharedRows
-from chiasm.schema.facts import EncoderShape, ModelFacts
-from chiasm.schema.media import MediaItem, PatchProcessorSpec
+from chiasm.schema.facts import EncoderShape, ModelFacts, SliceForm, VideoFacts
+from chiasm.schema.media import MediaItem, PatchProcessorSpec, VideoProcessorSpec
 from chiasm.vision.units import Piece
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -516,6 +517,22 @@ def read_facts(config: Config, processor: dict[str, Any], generation: dict[str, 
     )
 
 
+def read_video(config: Config, settings: dict[str, Any]) -> VideoFacts:
+    """How videos are taken: each slice apart, behind its time."""
+    tokens, vision = config.joined, config.vision
+    patches = PatchProcessorSpec(
+        patch_size=vision.patch_size,
+        merge_size=vision.spatial_merge_size,
+        temporal_patch_size=vision.temporal_patch_size,
+        min_pixels=128 * 32 * 32,
+        max_pixels=768 * 32 * 32,
+    )
+    spec = VideoProcessorSpec(patches, area="clip", sampling="ends")
+    before = ("<{seconds:.1f} seconds>", tokens.vision_start_token_id)
+    slices = SliceForm(before, (tokens.vision_end_token_id,), tokens.video_token_id, "middle")
+    return VideoFacts(tokens.video_token_id, read_video_processor(settings, spec), slices)
+
+
 def _encoder_shape(vision: VisionConfig) -> EncoderShape:
     patch_bytes = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
     merged = vision.hidden_size * vision.block_rows
@@ -575,4 +592,5 @@ MODEL = ModelEntry(
     check_sharding=check_sharding,
     build=Qwen3VL,
     module_name=module_name,
+    video=read_video,
 )

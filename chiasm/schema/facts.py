@@ -85,15 +85,15 @@ class SliceForm(msgspec.Struct, frozen=True):
     """How each slice of a video stands in a prompt where slices are apart.
 
     Attributes:
-        before: text in front of a slice's placeholders. Special tokens in it mean themselves; ``{seconds}`` is the
-            slice's time with any format of a float, ``{whole_seconds}`` the same without its fraction.
-        after: text behind them, likewise.
+        before: what is in front of a slice's placeholders, tokens or texts; in a text, ``{seconds}`` is the slice's
+            time with any format of a float, ``{whole_seconds}`` the same without its fraction.
+        after: what is behind them, likewise.
         token_id: the placeholder of one of its tokens.
         time: when a slice is: its "first" frame's time, or the "middle" between its first and its last.
     """
 
-    before: str
-    after: str
+    before: tuple[int | str, ...]
+    after: tuple[int | str, ...]
     token_id: int
     time: Literal["first", "middle"]
 
@@ -140,5 +140,4 @@ class ModelFacts(msgspec.Struct, frozen=True):
     @property
     def max_unit_tokens(self) -> int:
         """A bound on the tokens of one image or one slice of a video."""
-        slices = [self.video.processor.patches] if self.video else []
-        return max(spec.max_tokens for spec in (self.processor, *slices))
+        return max(self.processor.max_tokens, self.video.processor.max_slice_tokens if self.video else 0)

@@ -158,7 +158,20 @@ class VideoProcessorSpec(msgspec.Struct, frozen=True, tag=True):
     @property
     def max_bytes(self) -> int:
         """Most bytes of pixels that one video can take."""
-        return -(-self.max_frames // self.patches.temporal_patch_size) * self.patches.max_bytes
+        num_slices = -(-self.max_frames // self.patches.temporal_patch_size)
+        if self.area == "frame":
+            return num_slices * self.patches.max_bytes
+        # No frame is less than a block, however many there are.
+        return self.patches.max_bytes + num_slices * self.patches.merge_size**2 * self.patches.row_bytes
+
+    @property
+    def max_slice_tokens(self) -> int:
+        """A bound on the tokens of one slice."""
+        if self.area == "frame":
+            return self.patches.max_tokens
+        num_frames = self.patches.temporal_patch_size
+        least, most = -(-self.patches.min_pixels // num_frames), self.patches.max_pixels // num_frames
+        return msgspec.structs.replace(self.patches, min_pixels=least, max_pixels=most).max_tokens
 
 
 MediaSpec = PatchProcessorSpec | VideoProcessorSpec

@@ -14,7 +14,7 @@ import pytest
 
 from chiasm import LLM, SamplingParams
 from chiasm.errors import UserError
-from tests.checkpoints import SavedModel
+from tests.checkpoints import SavedModel, save_glm4v, save_qwen3_vl
 from tests.e2e.pictures import photograph
 from tests.e2e.reference import NUM_TOKENS, folder_of
 from tests.e2e.servers import Server, data_url
@@ -106,6 +106,31 @@ def test_what_is_refused(llm: LLM, data: dict[str, Any], io: dict[str, Any], wor
     with pytest.raises(UserError, match=words):
         tokens(llm, {"prompt": VIDEO, "multi_modal_data": data, "media_io_kwargs": io})
     assert len(tokens(llm, "still there")) == 1
+
+
+@pytest.mark.parametrize("family", ["qwen3_vl", "glm4v"])
+def test_prompts_with_times_equal_hugging_face(family: str, tmp_path: Path) -> None:
+    """Of families whose slices stand apart; Hugging Face's GLM-4V can't have pictures beside videos."""
+    is_glm = family == "glm4v"
+    saved = save_glm4v(tmp_path) if is_glm else save_qwen3_vl(tmp_path, has_experts=False)
+    video = "<|begin_of_video|><|video|><|end_of_video|>" if is_glm else VIDEO
+    odd, pictures = make_frames(5, 70, 40, 1), [] if is_glm else [photograph("chelsea.png", (100, 80))]
+    taken = range(0, 40, 5) if is_glm else np.linspace(0, 39, 8).round().astype(int)
+    decoded = decode_all(CLIP)
+    clip = Frames(np.stack([decoded[index] for index in taken]), 2.0, [index / 10 for index in taken])
+    frames = Frames(odd, 24.0, [index / 24 for index in range(5)])
+    prompts = [f"a{video}b", f"{video}And {IMAGE * len(pictures)}, or {video}?"]
+    reference = VideoReference(saved)
+    expected = [
+        reference.answer_media(prompts[0], [], [clip]),
+        reference.answer_media(prompts[1], pictures, [frames, clip]),
+    ]
+    data: list[dict[str, Any]] = [{"video": CLIP}, {"video": [odd, CLIP], "image": pictures}]
+    inputs = [{"prompt": p, "multi_modal_data": d} for p, d in zip(prompts, data, strict=True)]
+    for size in (1, 2):
+        settings = {"tensor_parallel_size": size, "max_num_batched_tokens": 30}
+        with LLM(folder_of(saved), dtype="float32", **settings) as llm:
+            assert tokens(llm, inputs) == expected
 
 
 # --- a server

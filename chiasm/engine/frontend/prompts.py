@@ -151,9 +151,17 @@ class PromptBuilder:
             alone = ProcessedItem("video", unit.num_tokens, (unit,), item.seconds_per_slice)
             frame_seconds = item.frame_seconds[index * num_frames : (index + 1) * num_frames]
             seconds = _slice_time(frame_seconds, form)
-            named = {"seconds": seconds, "whole_seconds": int(seconds)}
-            before, after = (self._tokenizer.encode(text.format(**named)) for text in (form.before, form.after))
+            before, after = (self._slice_tokens(parts, seconds) for parts in (form.before, form.after))
             yield _Run(alone, form.token_id, before, after)
+
+    def _slice_tokens(self, parts: Sequence[int | str], seconds: float) -> list[int]:
+        tokens: list[int] = []
+        for part in parts:
+            if isinstance(part, str):
+                tokens += self._tokenizer.encode_literal(part.format(seconds=seconds, whole_seconds=int(seconds)))
+            else:
+                tokens.append(part)
+        return tokens
 
     def refuse_media_tokens(self, token_ids: Iterable[int], param: str) -> None:
         """Refuse a prompt without media that holds a token which only the engine may place.

@@ -60,16 +60,20 @@ def test_one_run_for_all_slices_and_items_in_their_places(tokenizer: Tokenizer) 
     ("before", "after", "placeholder", "time", "written"),
     [
         # As Qwen3-VL and as GLM-4V have it.
-        ("<{seconds:.1f} seconds><|vision_start|>", "<|vision_end|>", "<|video_pad|>", "middle",
+        (("<{seconds:.1f} seconds>", "<|vision_start|>"), ("<|vision_end|>",), "<|video_pad|>", "middle",
          ("<0.2 seconds><|vision_start|>", "<|vision_end|>", "<1.9 seconds><|vision_start|>", "<|vision_end|>")),
-        ("<|vision_start|>", "<|vision_end|>{whole_seconds}", "<|image_pad|>", "first",
+        (("<|vision_start|>",), ("<|vision_end|>", "{whole_seconds}"), "<|image_pad|>", "first",
          ("<|vision_start|>", "<|vision_end|>0", "<|vision_start|>", "<|vision_end|>1")),
     ],
     ids=["seconds before", "seconds behind"],
 )  # fmt: skip
 def test_a_run_for_each_slice(
-    tokenizer: Tokenizer, before: str, after: str, placeholder: str, time: Any, written: tuple[str, ...]
+    tokenizer: Tokenizer, before: Any, after: Any, placeholder: str, time: Any, written: tuple[str, ...]
 ) -> None:
+    before, after = (
+        tuple(token_id(tokenizer, part) if part.startswith("<|") else part for part in parts)
+        for parts in (before, after)
+    )
     form = SliceForm(before, after, token_id(tokenizer, placeholder), time)
     builder = PromptBuilder(tokenizer, None, video_facts(tokenizer, form))
     video = make_video(2, 3, 0.0, 0.35, 1.8, 2.0)
