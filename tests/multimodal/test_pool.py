@@ -12,6 +12,7 @@ import sys
 import time
 
 import msgspec
+import numpy as np
 import psutil
 import pytest
 
@@ -26,9 +27,11 @@ from chiasm.multimodal.pool import PreprocessPool
 from chiasm.multimodal.processing import process_image
 from chiasm.multimodal.sources import MediaSource, parse_source
 from chiasm.multimodal.worker_process import WorkerProcess, WorkerStartError
+from chiasm.schema.media import FrameTimes, VideoProcessorSpec
 from tests.multimodal.encoded import noise, png_bomb
 from tests.multimodal.pictures import make_picture
 from tests.multimodal.specs import QWEN
+from tests.multimodal.videos import decode_all, encode_video, make_frames
 
 
 class Running:
@@ -163,6 +166,32 @@ class TestJobs:
         assert list(running.runtime.iterdir()) == []
 
 
+class TestVideos:
+    SPEC = VideoProcessorSpec(QWEN, fps=5.0)
+
+    def process(self, running, source, param=None):
+        return running.run(running.pool.process(source, self.SPEC, param))
+
+    def test_files_and_frames(self, running):
+        video = encode_video(make_frames(12), fps=10)
+        encoded = self.process(running, MediaSource("bytes", video))
+        frames = np.stack(decode_all(video)[::2])
+        times = FrameTimes((0, 2, 4, 6, 8, 10), 12, 10.0)
+        given = self.process(running, MediaSource("rgb", frames.tobytes(), frames.shape, times))
+        assert [unit.key for unit in encoded.units] == [unit.key for unit in given.units]
+        assert encoded.frame_seconds == given.frame_seconds == (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+        for item in (encoded, given):
+            assert (item.modality, len(item.units)) == ("video", 3)
+            discard_pixels(item)
+
+    def test_what_is_refused_leaves_nothing(self, running):
+        for data in (noise(), encode_video(make_frames(4))[:-900], b""):
+            with pytest.raises(UserError, match="can't be decoded as a video") as caught:
+                self.process(running, MediaSource("bytes", data), "field")
+            assert caught.value.param == "field"
+        assert list(running.pixels.iterdir()) == []
+
+
 class TestTrouble:
     def test_a_worker_that_dies_takes_only_its_job(self, stopped):
         running, pid = stopped
@@ -268,6 +297,18 @@ class TestTrouble:
         with pytest.raises(UserError, match=r"longer than 0\.3 seconds"):
             running.process(MediaSource("bytes", noise()))
         assert is_gone(pid)
+        running.close()
+
+    def test_videos_have_a_time_limit_of_their_own(self, tmp_path):
+        running = Running(tmp_path, num_workers=1, video_timeout=0.3)
+        discard_pixels(running.process(MediaSource("bytes", noise())))
+        (pid,) = running.pool.worker_pids
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(UserError, match=r"the video took longer than 0\.3 seconds") as caught:
+            running.run(running.pool.process(MediaSource("bytes", b""), VideoProcessorSpec(QWEN), "field"))
+        assert caught.value.param == "field"
+        assert is_gone(pid)
+        assert list(running.pixels.iterdir()) == []
         running.close()
 
     def test_closing_is_prompt_and_leaves_no_process(self, tmp_path):
