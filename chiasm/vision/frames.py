@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from operator import attrgetter
 from typing import NamedTuple
 
 from chiasm.schema.media import MediaItem, Unit
@@ -25,8 +28,21 @@ def placed_units(items: Sequence[MediaItem]) -> Iterator[PlacedUnit]:
             start += unit.num_tokens
 
 
+def items_between(items: Sequence[MediaItem], start: int, stop: int) -> Iterator[MediaItem]:
+    """The items that have a token in positions ``start`` to ``stop`` (exclusive), found without a look at others."""
+    first = bisect_right(items, start, key=attrgetter("end"))
+    return takewhile(lambda item: item.offset < stop, (items[index] for index in range(first, len(items))))
+
+
 def units_between(items: Sequence[MediaItem], start: int, stop: int) -> list[PlacedUnit]:
     """The units that have a token in positions ``start`` to ``stop`` (exclusive)."""
-    if not items or start >= items[-1].end:
-        return []
-    return [placed for placed in placed_units(items) if placed.start < stop and placed.stop > start]
+    found = []
+    for item in items_between(items, start, stop):
+        end = item.offset
+        for unit in item.units:
+            begin, end = end, end + unit.num_tokens
+            if begin >= stop:
+                break
+            if end > start:  # only now is a value made: this is asked for every block of prompts with long videos
+                found.append(PlacedUnit(unit, begin, end))
+    return found

@@ -44,6 +44,7 @@ def _cases() -> dict[str, Case]:
         "an odd number of frames": Case(f"{VIDEO}What?", [], [odd], [Frames(odd, 24.0)]),
         "one frame": Case(f"a{VIDEO}", [], [one], [Frames(one, 24.0)]),
         "frames with a rate": Case(f"{VIDEO}What?", [], [(timed, {"fps": 1.5})], [Frames(timed, 1.5)]),
+        "the same frames faster": Case(f"{VIDEO}What?", [], [(timed, {"fps": 12.0})], [Frames(timed, 12.0)]),
         "several, and a picture": Case(
             f"{VIDEO}And {IMAGE}, or {VIDEO}{VIDEO}?",
             [picture],

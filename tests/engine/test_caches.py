@@ -93,6 +93,16 @@ def test_hash_depends_on_which_unit_and_where() -> None:
     assert len(hashes) == 4
 
 
+def test_hash_depends_on_what_positions_depend_on() -> None:
+    """Two clips side by side are not one, nor is a clip the same at another speed."""
+    parent, units = first_parent(""), _item(0, "a", "b", "c", "d").units
+    together = MediaItem("video", 0, 4, units, 1.0)
+    faster = MediaItem("video", 0, 4, units, 0.5)
+    apart = (MediaItem("video", 0, 2, units[:2], 1.0), MediaItem("video", 2, 2, units[2:], 1.0))
+    hashes = {block_hash(parent, (9, 9, 9, 9), 0, items) for items in ((together,), (faster,), apart)}
+    assert len(hashes) == 3
+
+
 def test_hash_ignores_media_outside_the_block() -> None:
     parent = first_parent("")
     assert block_hash(parent, (1, 2), 4, (_item(0, "a"), _item(6, "b"))) == block_hash(parent, (1, 2), 4, ())

@@ -1,9 +1,9 @@
 """Hashes that name the content of a KV block.
 
 A block's keys and values depend on every token up to its end and on the pixels behind the placeholders among them.
-So a block's hash covers its parent's hash, its tokens, and the units that begin in it; its parent's covers those that
-began before. The hash is
-cryptographic, because a collision would serve one user's context to another.
+So a block's hash covers its parent's hash, its tokens, and the items and units that begin in it; its parent's covers
+those that began before. Of an item it covers where it begins and how fast it goes on: its positions follow from that.
+The hash is cryptographic, because a collision would serve one user's context to another.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import blake3
 
 from chiasm.schema.media import MediaItem
-from chiasm.vision.frames import units_between
+from chiasm.vision.frames import items_between, units_between
 
 
 def first_parent(cache_salt: str) -> bytes:
@@ -33,7 +33,11 @@ def block_hash(parent: bytes, token_ids: Sequence[int], start: int, items: Seque
     """
     hasher = blake3.blake3(parent)
     hasher.update(struct.pack(f"<{len(token_ids)}q", *token_ids))
-    for placed in units_between(items, start, start + len(token_ids)):
+    stop = start + len(token_ids)
+    for item in items_between(items, start, stop):
+        if item.offset >= start:
+            hasher.update(struct.pack("<qd", item.offset - start, item.seconds_per_slice))
+    for placed in units_between(items, start, stop):
         if placed.start >= start:
             # Length-framed, so that no two lists of units are written alike.
             key = placed.unit.key.encode()
