@@ -18,6 +18,8 @@ from transformers.models.glm4v_moe.configuration_glm4v_moe import Glm4vMoeConfig
 from transformers.models.glm4v_moe.modeling_glm4v_moe import Glm4vMoeForConditionalGeneration
 from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLConfig
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLForConditionalGeneration
+from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLConfig
+from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLForConditionalGeneration
 from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLConfig
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLForConditionalGeneration
 from transformers.models.qwen3_vl_moe.configuration_qwen3_vl_moe import Qwen3VLMoeConfig
@@ -95,6 +97,11 @@ GLM_IMAGE_PROCESSOR = {
     "size": {"shortest_edge": 12544, "longest_edge": 602112},
 }
 
+
+QWEN2_CLASSES: dict[str, tuple[Any, Any]] = {
+    "qwen2_5_vl": (Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration),
+    "qwen2_vl": (Qwen2VLConfig, Qwen2VLForConditionalGeneration),
+}
 
 GLM_CLASSES: dict[str, tuple[Any, Any]] = {
     "glm4v": (Glm4vConfig, Glm4vForConditionalGeneration),
@@ -212,23 +219,53 @@ def qwen2_5_vl_config(tokenizer: Tokenizer, *, tied: bool = False, **text: Any) 
 
 def save_qwen2_5_vl(folder: Path, layout: Layout = Layout(), *, tied: bool = False, seed: int = 0) -> SavedModel:
     """Write a small random Qwen2.5-VL checkpoint with tokenizer, chat template and processor."""
-    tokenizer = make_tokenizer()
-    raw = qwen2_5_vl_config(tokenizer, tied=tied)
-    config = Qwen2_5_VLConfig(**json.loads(json.dumps(raw)))
-    reference = Qwen2_5_VLForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
+    return _save_qwen2(folder, qwen2_5_vl_config(make_tokenizer(), tied=tied), layout, seed)
+
+
+def qwen2_vl_config(tokenizer: Tokenizer) -> dict[str, Any]:
+    """``config.json`` of a small Qwen2-VL in the hub's flat form; its language model is that of Qwen2.5-VL."""
+    vision = {
+        "depth": 3,
+        "embed_dim": 96,
+        "mlp_ratio": 3,
+        "num_heads": 12,
+        "in_chans": 3,
+        "hidden_size": 64,
+        "hidden_act": "quick_gelu",
+        "patch_size": 14,
+        "spatial_merge_size": 2,
+        "spatial_patch_size": 14,
+        "temporal_patch_size": 2,
+        "model_type": "qwen2_vl",
+    }
+    own = {"architectures": ["Qwen2VLForConditionalGeneration"], "model_type": "qwen2_vl", "vision_config": vision}
+    return {**qwen2_5_vl_config(tokenizer), **own}
+
+
+def save_qwen2_vl(folder: Path, layout: Layout = Layout()) -> SavedModel:
+    """Write a small random Qwen2-VL checkpoint with tokenizer, chat template and processor."""
+    return _save_qwen2(folder, qwen2_vl_config(make_tokenizer()), layout)
+
+
+def _save_qwen2(folder: Path, raw: dict[str, Any], layout: Layout, seed: int = 0) -> SavedModel:
+    kind, model = QWEN2_CLASSES[raw["model_type"]]
+    config = kind(**json.loads(json.dumps(raw)))
+    reference = model._from_config(config, attn_implementation="eager").eval()
     randomise(reference, seed, layout.dtype)
     folder.mkdir(parents=True, exist_ok=True)
     if layout.config == "flat":
         write_json(folder / "config.json", raw)
     else:
         config.save_pretrained(folder)
-    tensors = {_rename(name, layout.names): tensor for name, tensor in reference.state_dict().items()}
+    tensors = reference.state_dict()
+    if layout.names == "hub":
+        tensors = {hub_name_of_qwen2(name): tensor for name, tensor in tensors.items()}
     if not layout.has_lm_head:
         del tensors["lm_head.weight"]
     save_weights(folder, {name: tensor.to(layout.dtype) for name, tensor in tensors.items()}, layout.num_shards)
     write_json(folder / "generation_config.json", {"eos_token_id": [raw["eos_token_id"], raw["bos_token_id"]]})
     write_json(folder / "preprocessor_config.json", IMAGE_PROCESSOR)
-    save_tokenizer(folder, tokenizer)
+    save_tokenizer(folder, make_tokenizer())
     return SavedModel(folder, reference)
 
 
@@ -474,9 +511,8 @@ def _scaled(name: str, noise: Tensor) -> Tensor:
     return noise / fan_in**0.5
 
 
-def _rename(name: str, names: str) -> str:
-    if names == "transformers5":
-        return name
+def hub_name_of_qwen2(name: str) -> str:
+    """What the hub's checkpoints call a tensor of transformers 5."""
     return name.replace("model.visual.", "visual.").replace("model.language_model.", "model.")
 
 

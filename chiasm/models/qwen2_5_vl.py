@@ -1,437 +1,102 @@
-"""Qwen2.5-VL: a tower with windowed attention, and Qwen2 with positions in time, height and width.
-
-Shapes: n rows of a packed batch (patches in the tower, tokens in the language model), d hidden size, D head size.
-"""
+"""Qwen2.5-VL: a tower with windowed attention, and Qwen2 with positions in time, height and width."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
-import torch.nn.functional as F
-from torch import Tensor, nn
 
-from chiasm.errors import UserError
-from chiasm.layers.attention import SegmentAttention
-from chiasm.layers.decoder import DecoderLayer, DecoderShape
-from chiasm.layers.embedding import OutputProjection, VocabEmbedding
-from chiasm.layers.linear import ColumnParallelLinear, RowParallelLinear
 from chiasm.layers.mlp import GatedMLP
 from chiasm.layers.norm import RMSNorm
-from chiasm.layers.patch_embedding import PatchEmbedding, PixelNormalisation
-from chiasm.layers.shards import HeadShard, check_text_heads, check_vision_heads, split_heads
-from chiasm.layers.weight import Placement
-from chiasm.models.blocks import (
-    grid_rope_positions,
-    known_token_ids,
-    piece_positions,
-    read_config,
-    read_normalisation,
-    read_patch_processor,
-    read_video_processor,
-    require_positive,
-    require_setting,
-    unit_segments,
-)
-from chiasm.models.entry import BuildContext, DeepFeatures, ModelEntry, RopePositions
-from chiasm.ops.paged_attention import KVCache, PagedBatch
-from chiasm.ops.rope import Rotation, grid_rotation, inverse_frequencies, multimodal_rotation
-from chiasm.ops.segments import Segments, SharedRows
-from chiasm.schema.facts import EncoderShape, ModelFacts, VideoFacts
-from chiasm.schema.media import MediaItem, PatchProcessorSpec, VideoProcessorSpec
+from chiasm.models import qwen2
+from chiasm.models.blocks import read_normalisation, require_positive, require_setting
+from chiasm.models.entry import BuildContext, ModelEntry
+from chiasm.ops.segments import Segments
+from chiasm.schema.facts import ModelFacts
 from chiasm.vision.units import Piece, runs_between
 
-# --------------------------------------------------------------------------------------------------------------------
-# Config. Names and defaults are those of config.json and of transformers.
 
-
-class VisionConfig(msgspec.Struct, frozen=True):
+class VisionConfig(qwen2.TowerConfig, frozen=True):
     """The tower."""
 
-    depth: int = 32
-    hidden_size: int = 3584
     hidden_act: str = "silu"
     intermediate_size: int = 3420
-    num_heads: int = 16
-    in_channels: int = 3
-    patch_size: int = 14
-    spatial_merge_size: int = 2
-    temporal_patch_size: int = 2
     tokens_per_second: float = 4
     window_size: int = 112
-    out_hidden_size: int = 3584
     fullatt_block_indexes: tuple[int, ...] = (7, 15, 23, 31)
-    rope_parameters: dict[str, Any] = {}
-
-    @property
-    def head_dim(self) -> int:
-        """Size of an attention head."""
-        return self.hidden_size // self.num_heads
 
     @property
     def window_blocks(self) -> int:
         """Side of an attention window in merge blocks."""
         return self.window_size // self.spatial_merge_size // self.patch_size
 
-    @property
-    def block_rows(self) -> int:
-        """Patches in a merge block."""
-        return self.spatial_merge_size**2
 
-
-class TextConfig(msgspec.Struct, frozen=True):
-    """The language model; rope_theta and mrope_section are found in more than one place and put here."""
-
-    rope_theta: float
-    mrope_section: tuple[int, int, int]
-    vocab_size: int = 152064
-    hidden_size: int = 8192
-    intermediate_size: int = 29568
-    num_hidden_layers: int = 80
-    num_attention_heads: int = 64
-    num_key_value_heads: int = 8
-    hidden_act: str = "silu"
-    max_position_embeddings: int = 32768
-    rms_norm_eps: float = 1e-5
-    use_sliding_window: bool = False
-    layer_types: tuple[str, ...] = ()
-    eos_token_id: int | tuple[int, ...] = 151645
-
-    @property
-    def head_dim(self) -> int:
-        """Size of an attention head."""
-        return self.hidden_size // self.num_attention_heads
-
-
-class JoinedConfig(msgspec.Struct, frozen=True):
-    """Tokens that bracket and stand for media, and whether input and output embeddings are one."""
-
-    image_token_id: int = 151655
-    video_token_id: int = 151656
-    vision_start_token_id: int = 151652
-    vision_end_token_id: int = 151653
-    vision_token_id: int = 151654
-    tie_word_embeddings: bool = False
-
-
-@dataclass(frozen=True)
-class Config:
-    """All of ``config.json`` that the model reads."""
-
-    vision: VisionConfig
-    text: TextConfig
-    joined: JoinedConfig
+Config: TypeAlias = qwen2.Config[VisionConfig]
 
 
 def parse_config(raw: dict[str, Any]) -> Config:
-    """Read the flat form, with the language model's keys at the top, or the nested one with a ``text_config``.
+    """Read ``config.json`` in either form.
 
     Raises:
         UserError: for values that are not supported or contradict each other.
     """
-    text = raw.get("text_config") or raw
-    rope = text.get("rope_scaling") or text.get("rope_parameters") or {}
-    placed = {
-        "rope_theta": rope.get("rope_theta") or text.get("rope_theta") or 1e6,
-        "mrope_section": rope.get("mrope_section") or (16, 24, 24),
-    }
-    tied = bool(raw.get("tie_word_embeddings") or text.get("tie_word_embeddings"))
-    # Null means a key-value head for each query head.
-    heads = {"num_key_value_heads": text.get("num_key_value_heads", 8) or text.get("num_attention_heads")}
-    config = Config(
-        vision=read_config(raw.get("vision_config") or {}, VisionConfig, "vision_config"),
-        text=read_config({**text, **placed, **heads}, TextConfig, "text_config"),
-        joined=read_config({**raw, "tie_word_embeddings": tied}, JoinedConfig, "config.json"),
-    )
-    rope_type = rope.get("rope_type") or rope.get("type") or "default"
-    require_setting("text config", "rope_type", rope_type, ["default", "mrope"])
-    _check_config(config)
+    config = qwen2.read_whole_config(raw, VisionConfig)
+    vision = config.vision
+    require_setting("vision_config", "hidden_act", vision.hidden_act, ["silu"])
+    require_setting("vision_config", "out_hidden_size", vision.out_hidden_size, [config.text.hidden_size])
+    require_positive("vision_config", vision, ("window_size",))
     return config
 
 
-def _check_config(config: Config) -> None:
-    vision, text = config.vision, config.text
-    require_setting("vision_config", "hidden_act", vision.hidden_act, ["silu"])
-    require_setting("vision_config", "in_channels", vision.in_channels, [3])
-    require_setting("vision_config", "out_hidden_size", vision.out_hidden_size, [text.hidden_size])
-    require_setting("text config", "hidden_act", text.hidden_act, ["silu"])
-    require_setting("text config", "use_sliding_window", text.use_sliding_window, [False])
-    for layer_type in text.layer_types:
-        require_setting("text config", "layer_types", layer_type, ["full_attention"])
-    require_positive("vision_config", vision, ("depth", "hidden_size", "num_heads", "patch_size", "window_size"))
-    require_positive("text config", text, ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads"))
-    if vision.hidden_size % vision.num_heads or text.hidden_size % text.num_attention_heads:
-        raise UserError(
-            "hidden_size of the checkpoint's config does not divide by its attention heads.", param="model"
-        )
-    if text.num_attention_heads % text.num_key_value_heads:
-        raise UserError(
-            f"num_attention_heads={text.num_attention_heads} of the checkpoint's config does not divide by "
-            f"num_key_value_heads={text.num_key_value_heads}.",
-            param="model",
-        )
-    if sum(text.mrope_section) * 2 != text.head_dim:
-        raise UserError(
-            f"mrope_section={list(text.mrope_section)} of the checkpoint's config does not add up to half a head, "
-            f"{text.head_dim // 2}.",
-            param="model",
-        )
+class Tower(qwen2.Tower):
+    """Most of its layers attend within windows."""
 
+    def __init__(self, config: VisionConfig, context: BuildContext) -> None:
+        def make_mlp() -> GatedMLP:
+            return GatedMLP(config.hidden_size, config.intermediate_size, bias=True, placement=context.vision)
 
-# --------------------------------------------------------------------------------------------------------------------
-# Tower
+        super().__init__(config, context, RMSNorm, make_mlp, config.window_blocks)
+        self.full_layers = config.fullatt_block_indexes
 
-
-class _Block(nn.Module):
-    """One layer of the tower."""
-
-    def __init__(self, config: VisionConfig, heads: HeadShard, placement: Placement) -> None:
-        super().__init__()
-        size = config.hidden_size
-        self.norm1 = RMSNorm(size, 1e-6, placement)
-        self.attn = SegmentAttention(size, heads, bias=True, placement=placement)
-        self.norm2 = RMSNorm(size, 1e-6, placement)
-        self.mlp = GatedMLP(size, config.intermediate_size, bias=True, placement=placement)
-
-    def forward(self, x: Tensor, rotation: Rotation, segments: Segments) -> Tensor:
-        """[n, d] -> [n, d]."""
-        x = x + self.attn(self.norm1(x), rotation, segments)
-        out: Tensor = x + self.mlp(self.norm2(x))
-        return out
-
-
-class _Merger(nn.Module):
-    """Joins the patches of a merge block into one feature row of the language model."""
-
-    def __init__(self, config: VisionConfig, placement: Placement) -> None:
-        super().__init__()
-        self.block_size = config.hidden_size * config.block_rows
-        self.ln_q = RMSNorm(config.hidden_size, 1e-6, placement)
-        self.fc1 = ColumnParallelLinear(self.block_size, self.block_size, bias=True, placement=placement)
-        self.fc2 = RowParallelLinear(self.block_size, config.out_hidden_size, bias=True, placement=placement)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[n, d] -> [blocks, feature size]."""
-        features: Tensor = self.fc2(F.gelu(self.fc1(self.ln_q(x).view(-1, self.block_size))))
-        return features
-
-
-class Tower(nn.Module):
-    """Encodes packed units. It knows nothing of ranks beyond the group of its placement."""
-
-    def __init__(self, config: VisionConfig, normalisation: PixelNormalisation, placement: Placement) -> None:
-        super().__init__()
-        self.config = config
-        theta = config.rope_parameters.get("rope_theta", 10000.0)
-        self.frequencies = inverse_frequencies(config.head_dim // 2, theta, placement.device)
-        kernel = (config.temporal_patch_size, config.patch_size, config.patch_size)
-        self.patch_embed = PatchEmbedding((config.hidden_size, config.in_channels, *kernel), normalisation, placement)
-        heads = split_heads(config.num_heads, config.num_heads, config.head_dim, placement.group)
-        self.blocks = nn.ModuleList(_Block(config, heads, placement) for _ in range(config.depth))
-        self.merger = _Merger(config, placement)
-
-    def forward(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
-        """uint8 [n, bytes of a patch] -> [n / 4, feature size]; see ``VisionLanguageModel.encode_vision``."""
-        units = unit_segments(pieces, shared)
+    def layer_segments(self, pieces: Sequence[Piece], units: Segments) -> list[Segments]:
+        """Within what each layer's rows attend."""
         windows = Segments.from_lengths(self._window_lengths(pieces))
-        x = self.patch_embed(pixels)
-        config = self.config
-        positions = piece_positions(pieces, config.spatial_merge_size, pixels.device, config.window_blocks)
-        rotation = grid_rotation(positions, self.frequencies)
-        for index, block in enumerate(self.blocks):
-            x = block(x, rotation, units if index in config.fullatt_block_indexes else windows)
-        features: Tensor = self.merger(x)
-        return features
+        return [units if index in self.full_layers else windows for index in range(len(self.blocks))]
 
     def _window_lengths(self, pieces: Sequence[Piece]) -> Iterator[int]:
         """Rows of each window, in the order of the pieces."""
-        merge_size, window_blocks = self.config.spatial_merge_size, self.config.window_blocks
         for piece in pieces:
-            for length, count in runs_between(piece.grid, merge_size, window_blocks, piece.start, piece.stop):
+            for length, count in runs_between(
+                piece.grid, self.merge_size, self.window_blocks, piece.start, piece.stop
+            ):
                 yield from repeat(length, count)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Language model
-
-
-class TextModel(nn.Module):
-    """Qwen2, with rotary positions in time, height and width."""
-
-    def __init__(self, config: TextConfig, placement: Placement) -> None:
-        super().__init__()
-        self.mrope_section = config.mrope_section
-        self.frequencies = inverse_frequencies(config.head_dim, config.rope_theta, placement.device)
-        self.heads = split_heads(
-            config.num_attention_heads, config.num_key_value_heads, config.head_dim, placement.group
-        )
-        shape = DecoderShape(
-            config.hidden_size, config.intermediate_size, self.heads, config.rms_norm_eps, qkv_bias=True
-        )
-        self.embed_tokens = VocabEmbedding(config.vocab_size, config.hidden_size, placement)
-        self.layers = nn.ModuleList(DecoderLayer(shape, placement) for _ in range(config.num_hidden_layers))
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, placement)
-
-    def forward(self, embeds: Tensor, positions: Tensor, caches: Sequence[KVCache], batch: PagedBatch) -> Tensor:
-        """[n, d] and LongTensor [3, n] -> [n, d]."""
-        rotation = multimodal_rotation(positions, self.frequencies, self.mrope_section).to(embeds.dtype)
-        x = embeds
-        for layer, cache in zip(self.layers, caches, strict=True):
-            x = layer(x, rotation, cache, batch)
-        normed: Tensor = self.norm(x)
-        return normed
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Joined model
-
-
-class Qwen2_5_VL(nn.Module):  # noqa: N801  # the model's own name
-    """The joined model; see ``VisionLanguageModel``."""
-
-    def __init__(self, config: Config, context: BuildContext) -> None:
-        super().__init__()
-        self.merge_size = config.vision.spatial_merge_size
-        self.tokens_per_second = config.vision.tokens_per_second
-        self.num_layers = config.text.num_hidden_layers
-        self.head_dim = config.text.head_dim
-        self.hidden_size = config.text.hidden_size
-        self.visual = Tower(config.vision, context.normalisation, context.vision)
-        self.language_model = TextModel(config.text, context.text)
-        self.num_kv_heads = self.language_model.heads.num_kv_heads
-        tied = self.language_model.embed_tokens if config.joined.tie_word_embeddings else None
-        self.lm_head = OutputProjection(config.text.vocab_size, config.text.hidden_size, context.text, tied)
-
-    def embed_tokens(self, ids: Tensor) -> Tensor:
-        """LongTensor [n] -> [n, d]."""
-        rows: Tensor = self.language_model.embed_tokens(ids)
-        return rows
-
-    def encode_vision(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
-        """uint8 [patches, bytes of a patch] -> [tokens, d]."""
-        features: Tensor = self.visual(pixels, pieces, shared)
-        return features
-
-    def forward(
-        self,
-        embeds: Tensor,
-        positions: Tensor,
-        caches: Sequence[KVCache],
-        batch: PagedBatch,
-        deep: DeepFeatures | None = None,
-    ) -> Tensor:
-        """[n, d] and LongTensor [3, n] -> [n, d]."""
-        assert deep is None
-        hidden: Tensor = self.language_model(embeds, positions, caches, batch)
-        return hidden
-
-    def compute_logits(self, hidden: Tensor) -> Tensor:
-        """[m, d] -> float32 [m, vocabulary]."""
-        logits: Tensor = self.lm_head(hidden)
-        return logits
-
-    def rope_positions(self, num_tokens: int, items: Sequence[MediaItem]) -> RopePositions:
-        """Positions of a prompt in time, height and width."""
-        return grid_rope_positions(num_tokens, items, self.merge_size, self.tokens_per_second)
-
-    def finish_loading(self) -> None:
-        """Fold the normalisation of pixels into the patch embedding."""
-        self.visual.patch_embed.fold_normalisation()
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Processor, names of weights, entry
+def build(config: Config, context: BuildContext) -> qwen2.Qwen2VisionModel:
+    """The unfilled model of one rank; positions in a video follow its frame rate."""
+    tower = Tower(config.vision, context)
+    return qwen2.Qwen2VisionModel(config, context, tower, config.vision.tokens_per_second)
 
 
 def read_facts(config: Config, processor: dict[str, Any], generation: dict[str, Any]) -> ModelFacts:
     """Facts for the processes without tensors."""
-    tokens, vision = config.joined, config.vision
-    eos = generation.get("eos_token_id")
-    eos = config.text.eos_token_id if eos is None else eos
-    patches = _patches(vision, min_pixels=56 * 56, max_pixels=28 * 28 * 1280)
-    media_token_ids = (
-        tokens.vision_start_token_id,
-        tokens.vision_end_token_id,
-        tokens.vision_token_id,
-        tokens.image_token_id,
-        tokens.video_token_id,
-    )
-    return ModelFacts(
-        model_type="qwen2_5_vl",
-        vocab_size=config.text.vocab_size,
-        max_position_embeddings=config.text.max_position_embeddings,
-        eos_token_ids=known_token_ids(eos, config.text.vocab_size),
-        image_token_id=tokens.image_token_id,
-        media_token_ids=known_token_ids(media_token_ids, config.text.vocab_size),
-        processor=read_patch_processor(processor, patches),
-        encoder=_encoder_shape(config.vision),
-    )
-
-
-def read_video(config: Config, settings: dict[str, Any]) -> VideoFacts:
-    """How videos are taken: one run of placeholders, whose positions in time follow the frame rate."""
-    patches = _patches(config.vision, min_pixels=128 * 28 * 28, max_pixels=28 * 28 * 768)
-    return VideoFacts(config.joined.video_token_id, read_video_processor(settings, VideoProcessorSpec(patches)))
-
-
-def _patches(vision: VisionConfig, min_pixels: int, max_pixels: int) -> PatchProcessorSpec:
-    return PatchProcessorSpec(
-        vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size, min_pixels, max_pixels
-    )
-
-
-def _encoder_shape(vision: VisionConfig) -> EncoderShape:
-    patch_bytes = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
-    merged = vision.hidden_size * vision.block_rows
-    return EncoderShape(
-        hidden_size=vision.hidden_size,
-        intermediate_size=vision.intermediate_size,
-        mlp_matrices=3,
-        num_layers=vision.depth,
+    vision = config.vision
+    encoder = msgspec.structs.replace(
+        qwen2.encoder_shape(vision, vision.intermediate_size, mlp_matrices=3),
         num_full_attention_layers=sum(index < vision.depth for index in set(vision.fullatt_block_indexes)),
-        num_heads=vision.num_heads,
-        feature_size=vision.out_hidden_size,
-        merge_size=vision.spatial_merge_size,
         window_blocks=vision.window_blocks,
-        outer_flops=2 * vision.hidden_size * (patch_bytes + merged + vision.out_hidden_size),
     )
-
-
-def check_sharding(config: Config, text_size: int, vision_size: int) -> None:
-    """Refuse numbers of ranks that the heads do not divide by."""
-    check_text_heads(config.text.num_attention_heads, config.text.num_key_value_heads, text_size)
-    check_vision_heads(config.vision.num_heads, vision_size)
-
-
-# The hub's checkpoints have "visual." and "model."; transformers 5 puts both below "model.".
-_RENAMES = (
-    (r"^model\.visual\.", "visual."),
-    (r"^model\.(?:language_model\.)?", "language_model."),
-    (r"^visual\.patch_embed\.proj\.", "visual.patch_embed."),
-    (r"^visual\.merger\.mlp\.0\.", "visual.merger.fc1."),
-    (r"^visual\.merger\.mlp\.2\.", "visual.merger.fc2."),
-)
-
-
-def module_name(name: str, config: Config) -> str | None:
-    """Name of a weight in this file for a checkpoint tensor; None for a copy of the tied embeddings."""
-    if name == "lm_head.weight" and config.joined.tie_word_embeddings:
-        return None
-    for pattern, replacement in _RENAMES:
-        name = re.sub(pattern, replacement, name)
-    return name
+    return qwen2.make_facts("qwen2_5_vl", config, processor, generation, encoder)
 
 
 MODEL = ModelEntry(
     parse_config=parse_config,
     facts=read_facts,
     normalisation=read_normalisation,
-    check_sharding=check_sharding,
-    build=Qwen2_5_VL,
-    module_name=module_name,
-    video=read_video,
+    check_sharding=qwen2.check_sharding,
+    build=build,
+    module_name=qwen2.module_name,
+    video=qwen2.read_video,
 )

@@ -20,14 +20,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chiasm.errors import UserError
-from chiasm.layers.attention import SegmentAttention
 from chiasm.layers.decoder import DecoderLayer, DecoderShape
 from chiasm.layers.embedding import OutputProjection, VocabEmbedding
+from chiasm.layers.encoder import EncoderLayer
 from chiasm.layers.mlp import PlainMLP
 from chiasm.layers.moe import ExpertLayout, Experts, MixtureOfExperts, SoftmaxRouter
 from chiasm.layers.norm import LayerNorm, RMSNorm
 from chiasm.layers.patch_embedding import PatchEmbedding, PixelNormalisation
-from chiasm.layers.shards import HeadShard, check_text_heads, check_vision_heads, split_heads
+from chiasm.layers.shards import check_text_heads, check_vision_heads, split_heads
 from chiasm.layers.weight import Part, Placement, Weight
 from chiasm.models.blocks import (
     IntArray,
@@ -45,8 +45,8 @@ from chiasm.models.blocks import (
 )
 from chiasm.models.entry import BuildContext, DeepFeatures, ModelEntry, RopePositions
 from chiasm.ops.paged_attention import KVCache, PagedBatch
-from chiasm.ops.rope import Rotation, grid_rotation, interleaved_rotation, inverse_frequencies
-from chiasm.ops.segments import Segments, SharedRows
+from chiasm.ops.rope import grid_rotation, interleaved_rotation, inverse_frequencies
+from chiasm.ops.segments import SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts, SliceForm, VideoFacts
 from chiasm.schema.media import MediaItem, PatchProcessorSpec, VideoProcessorSpec
 from chiasm.vision.units import Piece
@@ -294,22 +294,8 @@ class _PositionEmbedding(nn.Module):
         )
 
 
-class _Block(nn.Module):
-    """One layer of the tower."""
-
-    def __init__(self, config: VisionConfig, heads: HeadShard, placement: Placement) -> None:
-        super().__init__()
-        size = config.hidden_size
-        self.norm1 = LayerNorm(size, 1e-6, placement)
-        self.attn = SegmentAttention(size, heads, bias=True, placement=placement)
-        self.norm2 = LayerNorm(size, 1e-6, placement)
-        self.mlp = PlainMLP(size, config.intermediate_size, size, "tanh", placement)
-
-    def forward(self, x: Tensor, rotation: Rotation, segments: Segments) -> Tensor:
-        """[n, d] -> [n, d]."""
-        x = x + self.attn(self.norm1(x), rotation, segments)
-        out: Tensor = x + self.mlp(self.norm2(x))
-        return out
+def _make_mlp(config: VisionConfig, placement: Placement) -> PlainMLP:
+    return PlainMLP(config.hidden_size, config.intermediate_size, config.hidden_size, "tanh", placement)
 
 
 class _Merger(nn.Module):
@@ -341,7 +327,9 @@ class Tower(nn.Module):
         self.patch_embed = PatchEmbedding((size, config.in_channels, *kernel), normalisation, placement, bias=True)
         self.pos_embed = _PositionEmbedding(config, placement)
         heads = split_heads(config.num_heads, config.num_heads, config.head_dim, placement.group)
-        self.blocks = nn.ModuleList(_Block(config, heads, placement) for _ in range(config.depth))
+        self.blocks = nn.ModuleList(
+            EncoderLayer(size, heads, LayerNorm, _make_mlp(config, placement), placement) for _ in range(config.depth)
+        )
         self.merger = _Merger(config, size, placement)
         self.deepstack_merger_list = nn.ModuleList(
             _Merger(config, size * config.block_rows, placement) for _ in config.deepstack_visual_indexes

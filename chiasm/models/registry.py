@@ -24,6 +24,7 @@ _FAMILIES = {
     "glm4v": "chiasm.models.glm4v",
     "glm4v_moe": "chiasm.models.glm4v",
     "qwen2_5_vl": "chiasm.models.qwen2_5_vl",
+    "qwen2_vl": "chiasm.models.qwen2_vl",
     "qwen3_vl": "chiasm.models.qwen3_vl",
     "qwen3_vl_moe": "chiasm.models.qwen3_vl",
 }

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests import invariants
-from tests.checkpoints import GLM_CLASSES, QWEN3_VL_CLASSES
+from tests.checkpoints import GLM_CLASSES, QWEN2_CLASSES, QWEN3_VL_CLASSES, hub_name_of_qwen2
 
 _TOWER_24 = {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "deepstack_visual_indexes": [5, 11, 17]}
 _TOWER_27 = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "deepstack_visual_indexes": [8, 16, 24]}
@@ -134,3 +134,55 @@ def _experts_apart(name: str, shape: tuple[int, ...]) -> Iterator[tuple[str, tup
     for expert in range(num_experts):
         for part in parts:
             yield f"{path}.experts.{expert}.{part}.weight", (size // len(parts), inner)
+
+
+# hidden size, size of the MLP, layers, heads, key-value heads, vocabulary, tied embeddings
+QWEN2_VL = {
+    "Qwen2-VL-2B": (1536, 8960, 28, 12, 2, 151936, True),
+    "Qwen2-VL-7B": (3584, 18944, 28, 28, 4, 152064, False),
+    "Qwen2-VL-72B": (8192, 29568, 80, 64, 8, 152064, False),
+    "Qwen2.5-VL-3B": (2048, 11008, 36, 16, 2, 151936, True),
+    "Qwen2.5-VL-7B": (3584, 18944, 28, 28, 4, 152064, False),
+    "Qwen2.5-VL-32B": (5120, 27648, 64, 40, 8, 152064, False),
+    "Qwen2.5-VL-72B": (8192, 29568, 80, 64, 8, 152064, False),
+}
+
+
+def qwen2_vl(name: str) -> dict[str, Any]:
+    """``config.json`` as the hub has it."""
+    size, mlp_size, num_layers, num_heads, num_kv_heads, vocab_size, is_tied = QWEN2_VL[name]
+    model_type, tower = "qwen2_vl", {"depth": 32, "embed_dim": 1280, "hidden_size": size}
+    if name.startswith("Qwen2.5"):
+        inner_size = 3420 if size < 5000 else 3456
+        tower = {"depth": 32, "hidden_size": 1280, "intermediate_size": inner_size, "out_hidden_size": size}
+        model_type = "qwen2_5_vl"
+    return {
+        "model_type": model_type,
+        "hidden_size": size,
+        "intermediate_size": mlp_size,
+        "num_hidden_layers": num_layers,
+        "num_attention_heads": num_heads,
+        "num_key_value_heads": num_kv_heads,
+        "vocab_size": vocab_size,
+        "tie_word_embeddings": is_tied,
+        "rope_theta": 1000000.0,
+        "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+        "use_sliding_window": False,
+        "vision_config": tower,
+    }
+
+
+@pytest.mark.parametrize("layout", ["hub", "transformers5"])
+@pytest.mark.parametrize("name", QWEN2_VL)
+def test_names_and_shapes_of_qwen2_fit(name: str, layout: str) -> None:
+    raw = qwen2_vl(name)
+    kind, model = QWEN2_CLASSES[raw["model_type"]]
+    config = kind(**json.loads(json.dumps(raw)))
+    with torch.device("meta"):
+        tensors = model._from_config(config, dtype=torch.bfloat16).state_dict()
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if layout == "transformers5":
+        raw = json.loads(config.to_json_string(use_diff=False))
+    else:
+        shapes = {hub_name_of_qwen2(name): shape for name, shape in shapes.items()}
+    invariants.names_and_shapes_fit(raw, shapes)
