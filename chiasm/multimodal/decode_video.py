@@ -237,7 +237,7 @@ def _starts(packets: Sequence[Packet]) -> list[int]:
 
 def _frame_rate(stream: VideoStream, times: Sequence[int]) -> float:
     """Frames in a second on average; 0 where nothing tells."""
-    stated = stream.average_rate or Fraction(0)
+    stated = max(stream.average_rate or Fraction(0), Fraction(0))
     if len(times) < 2 or times[-1] == times[0] or stream.time_base is None:
         return float(stated)
     measured = Fraction(len(times) - 1) / ((times[-1] - times[0]) * stream.time_base)

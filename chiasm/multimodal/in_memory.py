@@ -14,6 +14,8 @@ from chiasm.multimodal.decode import array_to_rgb, image_to_rgb
 from chiasm.multimodal.sources import MediaSource
 from chiasm.schema.media import FrameTimes
 
+# Beyond them positions in time lose their meaning.
+_MIN_FPS, _MAX_FPS = 1e-3, 1e4
 _METADATA = ("fps", "total_num_frames", "frames_indices")
 
 
@@ -81,8 +83,8 @@ def _check_frames(frames: npt.NDArray[Any], max_pixels: int, max_frames: int, wh
 def _times(count: int, metadata: Mapping[str, Any], where: str) -> FrameTimes:
     require_known_keys(where, metadata, _METADATA)
     fps = metadata.get("fps")
-    if fps is not None and not (isinstance(fps, int | float) and 0 < fps < float("inf")):
-        refuse(f"{where}.fps", fps, "above 0")
+    if fps is not None and not (isinstance(fps, int | float) and _MIN_FPS <= fps <= _MAX_FPS):
+        refuse(f"{where}.fps", fps, f"in [{_MIN_FPS:g}, {_MAX_FPS:g}]")
     whole = FrameTimes.of_all(count, fps)
     indices = metadata.get("frames_indices")
     if indices is None:

@@ -31,7 +31,8 @@ def sample_frames(num_frames: int, fps: float, spec: VideoProcessorSpec, param: 
         indices = range(num_frames)
     elif spec.sampling == "steps":
         multiple = spec.patches.temporal_patch_size
-        indices = _in_steps(num_frames, max(1, round(spec.num_frames / multiple) * multiple))
+        count = min(round(spec.num_frames / multiple) * multiple, spec.max_frames)
+        indices = _in_steps(num_frames, max(1, count))
     else:
         indices = _from_end_to_end(num_frames, spec.num_frames)
     if len(indices) > spec.max_frames:

@@ -158,6 +158,12 @@ def test_all_frames_up_to_the_limit() -> None:
     assert caught.value.param == "field"
 
 
+def test_rounding_to_whole_slices_does_not_pass_the_limit() -> None:
+    assert len(sample_frames(100, 30.0, VideoProcessorSpec(QWEN, num_frames=43, max_frames=43)).indices) == 43, (
+        "not 44"
+    )
+
+
 @pytest.mark.parametrize("total", [1, 2, 3])
 def test_the_shortest_videos_have_a_frame(total: int) -> None:
     for spec in (
@@ -229,8 +235,8 @@ def test_a_video_that_breaks_off_leaves_no_file(tmp_path: Path) -> None:
         (make_frames(1)[:0], "between 1 and 8 frames"),
         (make_frames(9), "between 1 and 8 frames"),
         (make_frames(1, 1001, 1000), "1000000 pixels"),
-        ((make_frames(2), {"fps": 0}), "above 0"),
-        ((make_frames(2), {"fps": float("nan")}), "above 0"),
+        ((make_frames(2), {"fps": 0}), r"in \[0.001, 10000\]"),
+        ((make_frames(2), {"fps": float("nan")}), r"in \[0.001, 10000\]"),
         ((make_frames(2), {"backend": "x"}), "unknown key"),
         ((make_frames(2), {"frames_indices": [1]}), "2 indices"),
         ((make_frames(2), {"frames_indices": [0, 3], "total_num_frames": 3}), "above 3"),

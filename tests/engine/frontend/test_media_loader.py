@@ -12,9 +12,10 @@ from chiasm.config.engine import MediaConfig
 from chiasm.engine.frontend import media_loader as module
 from chiasm.engine.frontend.media_loader import MediaLoader
 from chiasm.errors import UserError
+from chiasm.multimodal.fetch import MediaFetcher
 from chiasm.multimodal.sources import MediaSource
-from chiasm.schema.chat import ImagePart
-from chiasm.schema.media import PatchProcessorSpec, PixelRef, ProcessedItem, Unit
+from chiasm.schema.chat import ImagePart, VideoPart
+from chiasm.schema.media import MediaSpec, PatchProcessorSpec, PixelRef, ProcessedItem, Unit, VideoProcessorSpec
 
 SPEC = PatchProcessorSpec(14, 2, 2, 3136, 301056)
 
@@ -26,7 +27,7 @@ class FakePool:
         self.folder = folder
         self.seen: list[str | None] = []
 
-    async def process(self, source: MediaSource, spec: PatchProcessorSpec, param: str | None = None) -> ProcessedItem:
+    async def process(self, source: MediaSource, spec: MediaSpec, param: str | None = None) -> ProcessedItem:
         self.seen.append(param)
         if param == "slow":
             await asyncio.sleep(60)
@@ -148,3 +149,32 @@ def test_the_same_image_twice_in_a_request_is_processed_once_and_lent_twice(
     asyncio.run(load_both())
     assert pool.seen == ["late"]
     assert list(pool.folder.iterdir()) == []
+
+
+def test_videos_have_longer_to_arrive(pool: FakePool, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float | None] = []
+
+    async def fetch(_fetcher: MediaFetcher, _url: str, _param: str, *, seconds: float | None = None) -> bytes:
+        given.append(seconds)
+        return b""
+
+    monkeypatch.setattr(MediaFetcher, "fetch", fetch)
+    loader = MediaLoader(MediaConfig(fetch_timeout=2, video_fetch_timeout=9), pool.folder)
+    url = "https://example.com/a"
+    asyncio.run(loader.fetch([ImagePart(url, "image"), VideoPart(url, "video")]))
+    assert given == [2, 9]
+
+
+def test_the_same_file_as_a_picture_and_as_a_video_is_processed_twice(
+    pool: FakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PreprocessPool", lambda *args, **kwargs: pool)
+    loader = MediaLoader(MediaConfig(), pool.folder)
+    parts = [ImagePart(picture(20), "image"), VideoPart(picture(20), "video"), VideoPart(picture(20), "slower")]
+    specs = [SPEC, VideoProcessorSpec(SPEC), VideoProcessorSpec(SPEC, fps=1.0)]
+
+    async def load() -> None:
+        loader.release(await loader.process([MediaSource("bytes", b"GIF")] * 3, parts, specs))
+
+    asyncio.run(load())
+    assert pool.seen == ["image", "video", "slower"]
