@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chiasm import LLM, SamplingParams
-from tests.checkpoints import SavedModel, save_glm4v, save_qwen3_vl
+from tests.checkpoints import SavedModel, save_glm4v, save_qwen2_vl, save_qwen3_vl
 from tests.e2e.pictures import chart, photograph
 from tests.e2e.reference import NUM_TOKENS, Reference, folder_of
 
@@ -17,6 +17,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
 FAMILIES: dict[str, Callable[[Path], SavedModel]] = {
     "glm4v": lambda folder: save_glm4v(folder),
     "glm4v_moe": lambda folder: save_glm4v(folder, has_experts=True),
+    "qwen2_vl": save_qwen2_vl,
     "qwen3_vl": lambda folder: save_qwen3_vl(folder, has_experts=False),
     "qwen3_vl_moe": lambda folder: save_qwen3_vl(folder, has_experts=True),
 }

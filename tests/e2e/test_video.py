@@ -14,7 +14,7 @@ import pytest
 
 from chiasm import LLM, SamplingParams
 from chiasm.errors import UserError
-from tests.checkpoints import SavedModel, save_glm4v, save_qwen3_vl
+from tests.checkpoints import SavedModel, save_glm4v, save_qwen2_vl, save_qwen3_vl
 from tests.e2e.pictures import photograph
 from tests.e2e.reference import NUM_TOKENS, folder_of
 from tests.e2e.servers import Server, data_url
@@ -83,6 +83,14 @@ def test_two_ranks_give_the_same_tokens(qwen2_5_vl: SavedModel, expected: dict[s
     settings = {"tensor_parallel_size": 2, "mm_encoder_tp_mode": mode, "max_num_batched_tokens": 20}
     with LLM(folder_of(qwen2_5_vl), dtype="float32", **settings) as llm:
         assert tokens(llm, [case.input for case in CASES.values()]) == list(expected.values())
+
+
+def test_qwen2_vl_takes_the_same_videos(tmp_path: Path) -> None:
+    saved = save_qwen2_vl(tmp_path)
+    reference = VideoReference(saved)
+    answers = [reference.answer_media(case.prompt, case.images, case.frames) for case in CASES.values()]
+    with LLM(folder_of(saved), dtype="float32") as llm:
+        assert tokens(llm, [case.input for case in CASES.values()]) == answers
 
 
 def test_overlapping_clips_share_their_frames(llm: LLM) -> None:

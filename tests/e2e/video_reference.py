@@ -20,6 +20,7 @@ from tests.e2e.reference import NUM_TOKENS, Reference
 # becomes, as Hugging Face's processors write it.
 _WRITTEN = {
     "qwen2_5_vl": ("<|image_pad|>", "<|video_pad|>", lambda num, first, last: "<|video_pad|>" * num),
+    "qwen2_vl": ("<|image_pad|>", "<|video_pad|>", lambda num, first, last: "<|video_pad|>" * num),
     "qwen3_vl": (
         "<|image_pad|>",
         "<|video_pad|>",
