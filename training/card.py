@@ -33,7 +33,6 @@ the largest?" or "How many bars are there?".
 **How it was trained:** from random weights, only on charts of the generator; script, recipe, seed and log are in
 `training/` of the project.
 {trained}
-
 ## Accuracy
 
 Relaxed accuracy as in ChartQA (5 % tolerance on numbers, exact match otherwise), greedy decoding, {limit} held-out

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
 from chiasm.cli.options import EngineOptions
@@ -29,18 +27,12 @@ def located_config(model: str | None, options: EngineOptions) -> EngineConfig:
     """The engine's settings with the checkpoint's folder, after a download if need be.
 
     Args:
-        model: folder or hub name; None for the demonstration.
+        model: folder or hub name; None for the built-in one.
         options: what the user gave.
 
     Raises:
         UserError: for a value out of range, or if there is no such checkpoint.
     """
     config = engine_config(model or "", options)  # first: a bad option should not wait for a download
-    folder = _demo() if model is None else resolve_checkpoint(model, revision=options.revision)
+    folder = resolve_checkpoint(model, revision=options.revision)
     return msgspec.structs.replace(config, model=str(folder))
-
-
-def _demo() -> Path:
-    from chiasm.llm.demo import demo_checkpoint
-
-    return demo_checkpoint()

@@ -19,7 +19,10 @@ def _group() -> None:
 
 @eval_app.command()
 def charts(
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="Folder or hub name of a checkpoint.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="Folder or hub name of a checkpoint; the built-in one if not given."),
+    ] = None,
     *,
     limit: Annotated[int, typer.Option(help="How many charts, one question each.", min=1)] = 1000,
     seed: Annotated[int, typer.Option(help="The first of the held-out seeds.", min=0)] = 0,

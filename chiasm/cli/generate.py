@@ -27,8 +27,10 @@ _URL_SCHEMES = ("http:", "https:", "data:")
 
 @with_option_groups
 def generate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Folder or hub name of a checkpoint.")],
-    question: Annotated[str, typer.Argument(metavar="QUESTION", help="What to ask.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="[MODEL] QUESTION", help="A checkpoint (the built-in one if not given); what to ask."),
+    ],
     image: Annotated[list[str] | None, typer.Option(metavar="FILE", help="Picture, or its URL; repeatable.")] = None,
     *,
     config: ConfigFile = None,  # noqa: ARG001 - its callback has used it
@@ -37,8 +39,11 @@ def generate(
 ) -> int:
     """Ask a model one question about pictures."""
     configure_logging("generate", "WARNING")
+    *models, question = words
+    if len(models) > 1:
+        raise UserError(f"one MODEL and one QUESTION are taken, not {len(words)} words; quote the question.")
     message = _message(question, image or ())
-    settings = engines.located_config(model, engine)
+    settings = engines.located_config(models[0] if models else None, engine)
 
     async def run() -> None:
         loaded = await engines.start_engine(settings, engine.chat_template)

@@ -11,14 +11,18 @@ from chiasm.cli import engine as engines
 from chiasm.cli.option_groups import with_option_groups
 from chiasm.cli.options import ConfigFile, EngineOptions, ServerOptions
 from chiasm.cli.settings import server_config
+from chiasm.config.built_in import BUILT_IN_EXAMPLE
 from chiasm.logs import configure_logging
 
-_DEMO = "No MODEL given: serving a tiny model with random weights. It shows the plumbing; its answers mean nothing."
+_BUILT_IN = "No MODEL given: serving the built-in chart reader, which answers short questions about simple charts."
 
 
 @with_option_groups
 def serve(
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="Folder or hub name of a checkpoint.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="Folder or hub name of a checkpoint; the built-in one if not given."),
+    ] = None,
     *,
     config: ConfigFile = None,  # noqa: ARG001 - its callback has used it
     engine: EngineOptions,
@@ -29,8 +33,8 @@ def serve(
 
     configure_logging("server", server.log_level)
     if model is None:
-        typer.echo(_DEMO)
+        typer.echo(_BUILT_IN)
     config_of_engine = engines.located_config(model, engine)
     config_of_server = server_config(model, config_of_engine.model, server)
     start = partial(engines.start_engine, config_of_engine, engine.chat_template)
-    return run_server(config_of_server, start, typer.echo)
+    return run_server(config_of_server, start, typer.echo, BUILT_IN_EXAMPLE if model is None else None)

@@ -8,12 +8,11 @@ from dataclasses import asdict
 from typing import Any
 
 from chiasm.cli.options import EngineOptions, SamplingOptions, ServerOptions
+from chiasm.config.built_in import BUILT_IN_NAME
 from chiasm.config.engine import EngineConfig, MediaConfig
 from chiasm.config.server import ServerConfig
 from chiasm.errors import UserError, refuse
 from chiasm.schema.sampling import SamplingParams
-
-_DEMO_NAME = "chiasm-demo"
 
 
 def engine_config(model: str, options: EngineOptions) -> EngineConfig:
@@ -41,7 +40,7 @@ def server_config(model: str | None, folder: str, options: ServerOptions) -> Ser
     """The server's settings.
 
     Args:
-        model: the checkpoint as the user named it; None for the demonstration.
+        model: the checkpoint as the user named it; None for the built-in one.
         folder: where it is.
         options: what the user gave.
 
@@ -49,7 +48,7 @@ def server_config(model: str | None, folder: str, options: ServerOptions) -> Ser
         UserError: for a value out of range.
     """
     given = _given(options)
-    names = given.pop("served_model_name", None) or ((_DEMO_NAME,) if model is None else ())
+    names = given.pop("served_model_name", None) or ((BUILT_IN_NAME,) if model is None else ())
     api_keys = given.pop("api_key", ())
     server = {name: value for name, value in given.items() if name in ServerConfig.__struct_fields__}
     return ServerConfig(model=model or folder, served_model_names=names, api_keys=api_keys, **server)

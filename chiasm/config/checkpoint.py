@@ -10,17 +10,24 @@ import json
 from pathlib import Path
 from typing import Any
 
+from chiasm.config.built_in import BUILT_IN_FOLDER
 from chiasm.errors import UserError
 
 _WANTED_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 
 
-def resolve_checkpoint(model: str, *, revision: str | None = None) -> Path:
+def resolve_checkpoint(model: str | None, *, revision: str | None = None) -> Path:
     """The folder of a checkpoint: ``model`` itself if it is one, else a snapshot from the Hugging Face hub.
+
+    Args:
+        model: folder or hub name; None takes the built-in one.
+        revision: of a hub checkpoint.
 
     Raises:
         UserError: if it is neither a folder with a ``config.json`` nor to be had from the hub.
     """
+    if model is None:
+        return BUILT_IN_FOLDER
     folder = Path(model).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():

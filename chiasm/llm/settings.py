@@ -11,7 +11,6 @@ import msgspec
 from chiasm.config.checkpoint import resolve_checkpoint
 from chiasm.config.engine import EngineConfig, MediaConfig
 from chiasm.errors import UserError
-from chiasm.llm.demo import demo_checkpoint
 
 _ENGINE_FIELDS = frozenset(EngineConfig.__struct_fields__) - {"model", "media"}
 _MEDIA_FIELDS = frozenset(MediaConfig.__struct_fields__)
@@ -34,7 +33,7 @@ def engine_config(model: str | None, settings: Mapping[str, Any], *, revision: s
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(known))}."
             raise UserError(f"LLM has no setting {name!r}{hint}", param=name)
-    folder = demo_checkpoint() if model is None else resolve_checkpoint(model, revision=revision)
+    folder = resolve_checkpoint(model, revision=revision)
     media = {name: value for name, value in settings.items() if name in _MEDIA_FIELDS}
     engine = {name: value for name, value in settings.items() if name in _ENGINE_FIELDS}
     try:

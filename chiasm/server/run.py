@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
+import shlex
 import socket
 from collections.abc import Callable, Coroutine, Iterator
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvicorn
 
+from chiasm.config.built_in import Example
 from chiasm.config.server import ServerConfig
 from chiasm.errors import UserError
 from chiasm.logs import get_logger
@@ -30,10 +33,18 @@ _ENGINE_SHUTDOWN_TIMEOUT = 10.0  # more than the engine gives its own processes
 StartEngine = Callable[[], Coroutine[Any, Any, Engine]]
 Announce = Callable[[str], None]
 
+_HELLO = '{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}'
 _logger = get_logger(__name__)
 
 
-def serve(config: ServerConfig, start_engine: StartEngine, announce: Announce) -> int:
+class _Welcome(NamedTuple):
+    """How the person who started the server is told of it, and what to try."""
+
+    announce: Announce
+    example: Example | None
+
+
+def serve(config: ServerConfig, start_engine: StartEngine, announce: Announce, example: Example | None = None) -> int:
     """Serve until a signal or the death of the engine.
 
     The port is taken before the model is loaded: a port in use should be known at once, not after a minute.
@@ -42,6 +53,7 @@ def serve(config: ServerConfig, start_engine: StartEngine, announce: Announce) -
         config: the server's settings.
         start_engine: loads the model.
         announce: shows a line to the person who started the server.
+        example: a question for the command that is shown; None shows one without a picture.
 
     Returns:
         the status for the process to exit with.
@@ -54,7 +66,7 @@ def serve(config: ServerConfig, start_engine: StartEngine, announce: Announce) -
         contextlib.closing(bind(config.host, config.port)) as sock,
         asyncio.Runner(loop_factory=loop_factory) as runner,
     ):
-        return runner.run(_serve(config, sock, start_engine, announce))
+        return runner.run(_serve(config, sock, start_engine, _Welcome(announce, example)))
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -93,24 +105,24 @@ def make_server(state: ServerState, on_started: Callable[[], None]) -> uvicorn.S
     return _Server(config, on_started)
 
 
-async def _serve(config: ServerConfig, sock: socket.socket, start_engine: StartEngine, announce: Announce) -> int:
+async def _serve(config: ServerConfig, sock: socket.socket, start_engine: StartEngine, welcome: _Welcome) -> int:
     with Signals() as signals:
         try:
             engine = await run_unless(start_engine(), stop_asked(signals.first))
         except StoppingError:
             return 0
         try:
-            return await _serve_engine(config, sock, engine, signals, announce)
+            return await _serve_engine(config, sock, engine, signals, welcome)
         finally:
             await _shut_down(engine)
 
 
 async def _serve_engine(
-    config: ServerConfig, sock: socket.socket, engine: Engine, signals: Signals, announce: Announce
+    config: ServerConfig, sock: socket.socket, engine: Engine, signals: Signals, welcome: _Welcome
 ) -> int:
     def announce_all() -> None:
-        for line in (*engine.summary, *_welcome(sock, has_keys=bool(config.api_keys))):
-            announce(line)
+        for line in (*engine.summary, *_address_and_command(sock, welcome.example, has_keys=bool(config.api_keys))):
+            welcome.announce(line)
 
     state = ServerState(engine, config, ServerMetrics(engine), Admission(config.max_num_queued_reqs))
     server = make_server(state, announce_all)
@@ -159,7 +171,7 @@ def _share_log(*, access: bool) -> None:
     logging.getLogger("uvicorn.access").setLevel(logging.INFO if access else logging.WARNING)
 
 
-def _welcome(sock: socket.socket, *, has_keys: bool) -> tuple[str, str]:
+def _address_and_command(sock: socket.socket, example: Example | None, *, has_keys: bool) -> tuple[str, str]:
     """The address, and a command that works."""
     host, port = sock.getsockname()[:2]
     address = ip_address(host)
@@ -167,9 +179,18 @@ def _welcome(sock: socket.socket, *, has_keys: bool) -> tuple[str, str]:
         host = "::1" if address.version == 6 else "127.0.0.1"
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     key = ' -H "Authorization: Bearer YOUR_KEY"' if has_keys else ""
-    body = '{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}'
+    body = _HELLO if example is None else _body(example)
     curl = f"curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"
     return f"Serving on {url}", f"Try: {curl}"
+
+
+def _body(example: Example) -> str:
+    """For within single quotes of a shell, which puts the picture in."""
+    picture = f"data:image/png;base64,'\"$(base64 < {shlex.quote(str(example.picture))} | tr -d '\\n')\"'"
+    content = [{"type": "image_url", "image_url": {"url": "PICTURE"}}, {"type": "text", "text": example.question}]
+    return json.dumps({"messages": [{"role": "user", "content": content}], "max_tokens": 32}).replace(
+        "PICTURE", picture
+    )
 
 
 def _cant_listen(host: str, port: int, error: OSError) -> UserError:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from chiasm.cli.main import main
+from chiasm.config.built_in import BUILT_IN_FOLDER
 from chiasm.errors import EngineDeadError, UserError
 from chiasm.schema.chat import ChatMessage, ImagePart, TextPart
 from chiasm.schema.sampling import SamplingParams
@@ -53,6 +54,16 @@ def test_errors_of_the_engine(
     assert main(["generate", checkpoint, "What?"]) == status
     assert capsys.readouterr().err == f"chiasm: error: {error}\n"
     assert started.engine.stops == 1
+
+
+def test_without_a_model_the_built_in_one_answers(started: Started) -> None:
+    assert main(["generate", "What?"]) == 0
+    assert started.configs[0][0].model == str(BUILT_IN_FOLDER)
+
+
+def test_a_question_without_quotes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "What", "is", "it?"]) == 2
+    assert "quote the question" in capsys.readouterr().err
 
 
 def test_missing_arguments(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import chiasm.server.run
 from chiasm.cli.main import main
+from chiasm.config.built_in import Example
 from chiasm.config.engine import EngineConfig
 from chiasm.config.server import ServerConfig
 from chiasm.server.run import Announce, StartEngine
@@ -26,7 +27,8 @@ def serve(monkeypatch: pytest.MonkeyPatch, checkpoint: str) -> Callable[[str], S
     """Run ``chiasm serve`` with the checkpoint, given the rest of its command line; returns what it would serve."""
     served: list[Served] = []
 
-    def instead(config: ServerConfig, start: StartEngine, announce: Announce) -> int:
+    def instead(config: ServerConfig, start: StartEngine, announce: Announce, example: Example | None) -> int:
+        assert example is None
         engine_config, chat_template = start.args  # type: ignore[attr-defined]
         served.append((engine_config, chat_template, config))
         return 0

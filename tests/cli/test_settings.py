@@ -67,9 +67,9 @@ def test_a_server() -> None:
     assert server_config("org/name", "folder", options) == expected
 
 
-def test_the_demonstration_has_a_name_of_its_own() -> None:
-    assert server_config(None, "cache/demo", ServerOptions()).names == ("chiasm-demo",)
-    assert server_config(None, "cache/demo", ServerOptions(served_model_name=["x"])).names == ("x",)
+def test_the_built_in_model_has_a_name_of_its_own() -> None:
+    assert server_config(None, "assets/chart-reader", ServerOptions()).names == ("chart-reader",)
+    assert server_config(None, "assets/chart-reader", ServerOptions(served_model_name=["x"])).names == ("x",)
 
 
 def test_decoding_follows_the_checkpoint_where_nothing_is_given() -> None:

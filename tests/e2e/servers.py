@@ -22,7 +22,7 @@ _SECONDS_TO_START = 60
 
 
 class Server:
-    """``chiasm serve`` on a free port while the context is open.
+    """``chiasm serve`` on a free port while the context is open; with the built-in model if no folder is given.
 
     Attributes:
         url: where it serves.
@@ -30,9 +30,10 @@ class Server:
         log: file with all that it printed.
     """
 
-    def __init__(self, folder: Path, log: Path, *flags: str) -> None:
+    def __init__(self, folder: Path | None, log: Path, *flags: str) -> None:
         self.log = log
-        command = [sys.executable, "-m", "chiasm.cli", "serve", str(folder), "--port", "0", *flags]
+        model = [] if folder is None else [str(folder)]
+        command = [sys.executable, "-m", "chiasm.cli", "serve", *model, "--port", "0", *flags]
         with log.open("wb") as file:
             self.process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
         self.url = ""
