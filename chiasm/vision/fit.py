@@ -56,8 +56,10 @@ class Fit:
     def rates(self, seconds: float = SECONDS) -> EncoderRates:
         """Measure for about ``seconds``.
 
-        A pass is taken as a fixed time, a time for each operation that is linear in the rows, and one for each of
-        full attention. The last is measured on the attention op alone, the others on units of two sizes.
+        A pass takes a time for each operation that is linear in the rows, and one for each of full attention. The
+        latter is measured on the attention op alone, the former on a unit as large as there is time for. Where a
+        rank packs its units, as on a GPU, a smaller unit tells what a pass takes besides. On a CPU a small one only
+        shows that small matrices are slow; to take that for a price of passes would praise plans with few of them.
         """
         self._warm_up()
         exchange, byte = self._link()
@@ -68,8 +70,10 @@ class Fit:
         side = min(int(_SMALL_SIDE * math.sqrt(0.5 * seconds / small.pass_seconds)), _MAX_SIDE)
         if side >= 2 * _SMALL_SIDE:
             large = self._unit(side, link, 0.5 * seconds)
-            flop = max(large.seconds - small.seconds, 0.5 * large.seconds) / (large.flops - small.flops)
-            fixed = max(0.0, small.seconds - flop * small.flops)
+            flop = large.seconds / large.flops
+            if self.packs_units:
+                flop = max(large.seconds - small.seconds, 0.5 * large.seconds) / (large.flops - small.flops)
+                fixed = max(0.0, small.seconds - flop * small.flops)
         return EncoderRates(
             seconds_per_pass=fixed,
             seconds_per_flop=flop,
