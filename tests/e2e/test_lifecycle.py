@@ -132,7 +132,7 @@ def test_a_request_that_cannot_be_sent_leaves_nothing_behind(
 
     async def run() -> None:
         engine = await AsyncLLM.start(config(qwen2_5_vl, media=MediaConfig(mm_processor_cache_gb=0)))
-        prompt = await engine.prepare_completion(image_prompt(1), images=[picture])
+        prompt = await engine.prepare_completion(image_prompt(1), media=[picture])
         sent = []
 
         async def send_one_only(message: object) -> None:
@@ -160,7 +160,7 @@ def test_whoever_comes_and_goes_leaves_only_what_is_kept(qwen2_5_vl: SavedModel,
     largest = 4096 * 30  # 10 x 10 patches of 1,176 bytes
 
     async def ask(engine: AsyncLLM, number: int) -> None:
-        prompt = await engine.prepare_completion(image_prompt(2), images=[pictures[number % 4], pictures[number % 3]])
+        prompt = await engine.prepare_completion(image_prompt(2), media=[pictures[number % 4], pictures[number % 3]])
         async for _ in engine.generate(prompt, SamplingParams(temperature=0, max_tokens=4), str(number)):
             pass
 
@@ -194,10 +194,10 @@ def test_a_slow_host_keeps_nobody_elses_images_waiting(qwen2_5_vl: SavedModel) -
         media = MediaConfig(allowed_media_hosts=(host,), fetch_timeout=30, max_pixel_bytes_in_flight=10**6)
         engine = await AsyncLLM.start(config(qwen2_5_vl, media=media))
         slow = [ImagePart(f"http://{host}/{index}.png", "image") for index in range(8)]
-        waiting = asyncio.create_task(engine.prepare_completion(image_prompt(8), images=slow))
+        waiting = asyncio.create_task(engine.prepare_completion(image_prompt(8), media=slow))
         await asyncio.sleep(0.1)
         picture = ImagePart(photograph(size=(60, 60)), "image")
-        prompt = await asyncio.wait_for(engine.prepare_completion(image_prompt(1), images=[picture]), 10)
+        prompt = await asyncio.wait_for(engine.prepare_completion(image_prompt(1), media=[picture]), 10)
         await engine.release(prompt)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
