@@ -1,5 +1,7 @@
 """Write a random Qwen2.5-VL with a tower of about 100 million parameters and a small language model, for benchmarks.
 
+It has the tokenizer of the built-in chart reader.
+
 python bench/make_checkpoint.py FOLDER
 """
 
@@ -10,12 +12,22 @@ import shutil
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer
 from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLConfig
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLForConditionalGeneration
 
 from chiasm.config.built_in import BUILT_IN_FOLDER
 
 _COPIED = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "preprocessor_config.json")
+_TOKENS = {
+    "image": "image_pad",
+    "video": "video_pad",
+    "vision_start": "vision_start",
+    "vision_end": "vision_end",
+    "vision": "vision_pad",
+    "bos": "endoftext",
+    "eos": "im_end",
+}
 
 
 def main() -> None:
@@ -27,6 +39,7 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=12)
     options = parser.parse_args()
     torch.manual_seed(0)
+    tokens = Tokenizer.from_file(str(BUILT_IN_FOLDER / "tokenizer.json")).get_vocab()
     width, text_width, full = options.width, 512, [i for i in range(options.depth) if i % 4 == 3]
     config = Qwen2_5_VLConfig(
         vision_config={
@@ -38,14 +51,13 @@ def main() -> None:
             "num_key_value_heads": 8, "vocab_size": 1024,
             "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]},
         },
-        image_token_id=1000, video_token_id=1001, vision_start_token_id=1002, vision_end_token_id=1003,
+        **{f"{name}_token_id": tokens[f"<|{token}|>"] for name, token in _TOKENS.items()},
     )  # fmt: skip
     model = Qwen2_5_VLForConditionalGeneration(config)
     num_weights = sum(weight.numel() for weight in model.model.visual.parameters())
     model.save_pretrained(options.folder)
     for name in _COPIED:
-        if (BUILT_IN_FOLDER / name).is_file():
-            shutil.copy(BUILT_IN_FOLDER / name, options.folder)
+        shutil.copy(BUILT_IN_FOLDER / name, options.folder)
     print(f"{options.folder}: a tower of {num_weights / 1e6:.0f} million parameters")
 
 
