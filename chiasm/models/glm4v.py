@@ -18,17 +18,15 @@ from torch import Tensor, nn
 from chiasm.errors import UserError
 from chiasm.layers.attention import SegmentAttention
 from chiasm.layers.decoder import DecoderLayer, DecoderShape, SandwichDecoderLayer
-from chiasm.layers.embedding import OutputProjection, VocabEmbedding
+from chiasm.layers.embedding import VocabEmbedding
 from chiasm.layers.linear import BlockConvolution, RowParallelLinear
 from chiasm.layers.mlp import GatedMLP
 from chiasm.layers.moe import ExpertLayout, Experts, GroupedChoice, MixtureOfExperts, SigmoidRouter
 from chiasm.layers.norm import LayerNorm, RMSNorm
 from chiasm.layers.patch_embedding import PatchEmbedding, PixelNormalisation
-from chiasm.layers.shards import HeadShard, check_text_heads, check_vision_heads, split_heads
+from chiasm.layers.shards import HeadShard, split_heads
 from chiasm.layers.weight import Part, Placement, Weight
 from chiasm.models.blocks import (
-    grid_rope_positions,
-    known_token_ids,
     piece_positions,
     read_config,
     read_normalisation,
@@ -38,19 +36,20 @@ from chiasm.models.blocks import (
     require_setting,
     unit_segments,
 )
-from chiasm.models.entry import BuildContext, DeepFeatures, ModelEntry, RopePositions
+from chiasm.models.entry import BuildContext, DeepFeatures, ModelEntry
+from chiasm.models.joined import JoinedModel, TowerConfig, check_sharding, joined_facts, renamed
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.rope import Pairing, Rotation, grid_rotation, inverse_frequencies, multimodal_rotation
 from chiasm.ops.segments import Segments, SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts, SliceForm, VideoFacts
-from chiasm.schema.media import MediaItem, PatchProcessorSpec, VideoProcessorSpec
+from chiasm.schema.media import PatchProcessorSpec, VideoProcessorSpec
 from chiasm.vision.units import Piece
 
 # --------------------------------------------------------------------------------------------------------------------
 # Config. Names and defaults are those of config.json and of transformers.
 
 
-class VisionConfig(msgspec.Struct, frozen=True):
+class VisionConfig(TowerConfig, frozen=True):
     """The tower. Its MLPs are as wide as a feature row, and ``intermediate_size`` is the merger's."""
 
     depth: int = 24
@@ -58,30 +57,15 @@ class VisionConfig(msgspec.Struct, frozen=True):
     hidden_act: str = "silu"
     attention_bias: bool = False
     num_heads: int = 12
-    in_channels: int = 3
     image_size: int = 336
-    patch_size: int = 14
     rms_norm_eps: float = 1e-5
-    spatial_merge_size: int = 2
-    temporal_patch_size: int = 2
     out_hidden_size: int = 4096
     intermediate_size: int = 13696
-    rope_parameters: dict[str, Any] = {}
-
-    @property
-    def head_dim(self) -> int:
-        """Size of an attention head."""
-        return self.hidden_size // self.num_heads
 
     @property
     def table_side(self) -> int:
         """Side of the table of position embeddings in patches."""
         return self.image_size // self.patch_size
-
-    @property
-    def block_rows(self) -> int:
-        """Patches in a merge block."""
-        return self.spatial_merge_size**2
 
 
 class TextConfig(msgspec.Struct, frozen=True):
@@ -390,8 +374,16 @@ class TextModel(nn.Module):
         )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, placement)
 
-    def forward(self, embeds: Tensor, positions: Tensor, caches: Sequence[KVCache], batch: PagedBatch) -> Tensor:
+    def forward(
+        self,
+        embeds: Tensor,
+        positions: Tensor,
+        caches: Sequence[KVCache],
+        batch: PagedBatch,
+        deep: DeepFeatures | None,
+    ) -> Tensor:
         """[n, d] and LongTensor [3, n] -> [n, d]."""
+        assert deep is None
         rotation = multimodal_rotation(positions, self.frequencies, self.mrope_section)
         rotation = rotation._replace(pairing=self.pairing).to(embeds.dtype)
         x = embeds
@@ -445,56 +437,11 @@ def _expert_layout(tensor_names: Iterable[str]) -> ExpertLayout:
 # Joined model
 
 
-class Glm4v(nn.Module):
-    """The joined model; see ``VisionLanguageModel``."""
-
-    def __init__(self, config: Config, context: BuildContext) -> None:
-        super().__init__()
-        self.merge_size = config.vision.spatial_merge_size
-        self.num_layers = config.text.num_hidden_layers
-        self.head_dim = config.text.head_dim
-        self.hidden_size = config.text.hidden_size
-        self.visual = Tower(config.vision, context.normalisation, context.vision)
-        self.language_model = TextModel(config.text, _expert_layout(context.tensor_names), context.text)
-        self.num_kv_heads = self.language_model.heads.num_kv_heads
-        tied = self.language_model.embed_tokens if config.joined.tie_word_embeddings else None
-        self.lm_head = OutputProjection(config.text.vocab_size, config.text.hidden_size, context.text, tied)
-
-    def embed_tokens(self, ids: Tensor) -> Tensor:
-        """LongTensor [n] -> [n, d]."""
-        rows: Tensor = self.language_model.embed_tokens(ids)
-        return rows
-
-    def encode_vision(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
-        """uint8 [patches, bytes of a patch] -> [tokens, d]."""
-        features: Tensor = self.visual(pixels, pieces, shared)
-        return features
-
-    def forward(
-        self,
-        embeds: Tensor,
-        positions: Tensor,
-        caches: Sequence[KVCache],
-        batch: PagedBatch,
-        deep: DeepFeatures | None = None,
-    ) -> Tensor:
-        """[n, d] and LongTensor [3, n] -> [n, d]."""
-        assert deep is None
-        hidden: Tensor = self.language_model(embeds, positions, caches, batch)
-        return hidden
-
-    def compute_logits(self, hidden: Tensor) -> Tensor:
-        """[m, d] -> float32 [m, vocabulary]."""
-        logits: Tensor = self.lm_head(hidden)
-        return logits
-
-    def rope_positions(self, num_tokens: int, items: Sequence[MediaItem]) -> RopePositions:
-        """Positions of a prompt in time, height and width."""
-        return grid_rope_positions(num_tokens, items, self.merge_size)
-
-    def finish_loading(self) -> None:
-        """Fold the normalisation of pixels into the patch embedding."""
-        self.visual.patch_embed.fold_normalisation()
+def build(config: Config, context: BuildContext) -> JoinedModel:
+    """The unfilled model of one rank."""
+    tower = Tower(config.vision, context.normalisation, context.vision)
+    text = TextModel(config.text, _expert_layout(context.tensor_names), context.text)
+    return JoinedModel(config, tower, text, context.text)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -503,32 +450,20 @@ class Glm4v(nn.Module):
 
 def read_facts(config: Config, processor: dict[str, Any], generation: dict[str, Any]) -> ModelFacts:
     """Facts for the processes without tensors."""
-    tokens, vision = config.joined, config.vision
-    eos = generation.get("eos_token_id")
-    eos = config.text.eos_token_id if eos is None else eos
-    patches = PatchProcessorSpec(
-        patch_size=vision.patch_size,
-        merge_size=vision.spatial_merge_size,
-        temporal_patch_size=vision.temporal_patch_size,
-        min_pixels=112 * 112,
-        max_pixels=28 * 28 * 15000,
-        enlarges_thin=True,
-    )
-    media_token_ids = (
-        tokens.image_start_token_id,
-        tokens.image_end_token_id,
-        tokens.image_token_id,
-        tokens.video_start_token_id,
-        tokens.video_end_token_id,
-        tokens.video_token_id,
-    )
-    return ModelFacts(
-        model_type=config.model_type,
-        vocab_size=config.text.vocab_size,
-        max_position_embeddings=config.text.max_position_embeddings,
-        eos_token_ids=known_token_ids(eos, config.text.vocab_size),
-        image_token_id=tokens.image_token_id,
-        media_token_ids=known_token_ids(media_token_ids, config.text.vocab_size),
+    tokens = config.joined
+    patches = config.vision.patches(min_pixels=112 * 112, max_pixels=28 * 28 * 15000, enlarges_thin=True)
+    return joined_facts(
+        config.model_type,
+        config,
+        generation,
+        media_token_ids=(
+            tokens.image_start_token_id,
+            tokens.image_end_token_id,
+            tokens.image_token_id,
+            tokens.video_start_token_id,
+            tokens.video_end_token_id,
+            tokens.video_token_id,
+        ),
         processor=_limits_for_pictures(read_patch_processor(processor, patches)),
         encoder=_encoder_shape(config.vision),
     )
@@ -536,14 +471,8 @@ def read_facts(config: Config, processor: dict[str, Any], generation: dict[str, 
 
 def read_video(config: Config, settings: dict[str, Any]) -> VideoFacts:
     """How videos are taken: each slice as a picture with its second behind it."""
-    tokens, vision = config.joined, config.vision
-    patches = PatchProcessorSpec(
-        patch_size=vision.patch_size,
-        merge_size=vision.spatial_merge_size,
-        temporal_patch_size=vision.temporal_patch_size,
-        min_pixels=112 * 112,
-        max_pixels=28 * 28 * 2 * 30000,
-    )
+    tokens = config.joined
+    patches = config.vision.patches(min_pixels=112 * 112, max_pixels=28 * 28 * 2 * 30000)
     spec = VideoProcessorSpec(patches, area="clip", sampling="seconds")
     after = (tokens.image_end_token_id, "{whole_seconds}")
     slices = SliceForm((tokens.image_start_token_id,), after, tokens.image_token_id, "first")
@@ -558,7 +487,6 @@ def _limits_for_pictures(spec: PatchProcessorSpec) -> PatchProcessorSpec:
 
 
 def _encoder_shape(vision: VisionConfig) -> EncoderShape:
-    patch_bytes = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
     feature = vision.out_hidden_size
     merger = feature * (feature + 3 * vision.intermediate_size) // vision.block_rows
     return EncoderShape(
@@ -570,14 +498,8 @@ def _encoder_shape(vision: VisionConfig) -> EncoderShape:
         num_heads=vision.num_heads,
         feature_size=feature,
         merge_size=vision.spatial_merge_size,
-        outer_flops=2 * (vision.hidden_size * (patch_bytes + feature) + merger),
+        outer_flops=2 * (vision.hidden_size * (vision.patch_bytes + feature) + merger),
     )
-
-
-def check_sharding(config: Config, text_size: int, vision_size: int) -> None:
-    """Refuse numbers of ranks that the heads do not divide by."""
-    check_text_heads(config.text.num_attention_heads, config.text.num_key_value_heads, text_size)
-    check_vision_heads(config.vision.num_heads, vision_size)
 
 
 # Checkpoints have "visual." and "model.", or both below "model.", whichever class of transformers wrote them.
@@ -596,16 +518,15 @@ def module_name(name: str, config: Config) -> str | None:
 
     None for a copy of the tied embeddings, and for layers that guess at further tokens, which are not used.
     """
-    if name == "lm_head.weight" and config.joined.tie_word_embeddings:
+    target = renamed(name, config, _RENAMES)
+    if target is None:
         return None
-    for pattern, replacement in _RENAMES:
-        name = re.sub(pattern, replacement, name)
-    layer = re.match(r"language_model\.layers\.(\d+)\.", name)
+    layer = re.match(r"language_model\.layers\.(\d+)\.", target)
     if layer is not None and isinstance(config.text, MoeTextConfig):
         num_beyond = int(layer[1]) - config.text.num_hidden_layers
         if 0 <= num_beyond < config.text.num_nextn_predict_layers:
             return None
-    return name
+    return target
 
 
 MODEL = ModelEntry(
@@ -613,7 +534,7 @@ MODEL = ModelEntry(
     facts=read_facts,
     normalisation=read_normalisation,
     check_sharding=check_sharding,
-    build=Glm4v,
+    build=build,
     module_name=module_name,
     video=read_video,
 )

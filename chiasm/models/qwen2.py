@@ -6,7 +6,6 @@ language model), d hidden size, D head size.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -16,16 +15,14 @@ from torch import Tensor, nn
 
 from chiasm.errors import UserError
 from chiasm.layers.decoder import DecoderLayer, DecoderShape
-from chiasm.layers.embedding import OutputProjection, VocabEmbedding
+from chiasm.layers.embedding import VocabEmbedding
 from chiasm.layers.encoder import EncoderLayer, NormKind
 from chiasm.layers.mlp import PlainMLP
 from chiasm.layers.norm import RMSNorm
 from chiasm.layers.patch_embedding import PatchEmbedding
-from chiasm.layers.shards import check_text_heads, check_vision_heads, split_heads
+from chiasm.layers.shards import split_heads
 from chiasm.layers.weight import Placement
 from chiasm.models.blocks import (
-    grid_rope_positions,
-    known_token_ids,
     piece_positions,
     read_config,
     read_patch_processor,
@@ -34,40 +31,17 @@ from chiasm.models.blocks import (
     require_setting,
     unit_segments,
 )
-from chiasm.models.entry import BuildContext, DeepFeatures, RopePositions
+from chiasm.models.entry import BuildContext, DeepFeatures
+from chiasm.models.joined import TowerConfig, joined_facts, renamed
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.rope import grid_rotation, inverse_frequencies, multimodal_rotation
 from chiasm.ops.segments import Segments, SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts, VideoFacts
-from chiasm.schema.media import MediaItem, PatchProcessorSpec, VideoProcessorSpec
+from chiasm.schema.media import VideoProcessorSpec
 from chiasm.vision.units import Piece
 
 # --------------------------------------------------------------------------------------------------------------------
 # Config. Names and defaults are those of config.json and of transformers.
-
-
-class TowerConfig(msgspec.Struct, frozen=True):
-    """What both towers have."""
-
-    depth: int = 32
-    hidden_size: int = 3584
-    num_heads: int = 16
-    in_channels: int = 3
-    patch_size: int = 14
-    spatial_merge_size: int = 2
-    temporal_patch_size: int = 2
-    out_hidden_size: int = 3584
-    rope_parameters: dict[str, Any] = {}
-
-    @property
-    def head_dim(self) -> int:
-        """Size of an attention head."""
-        return self.hidden_size // self.num_heads
-
-    @property
-    def block_rows(self) -> int:
-        """Patches in a merge block."""
-        return self.spatial_merge_size**2
 
 
 class TextConfig(msgspec.Struct, frozen=True):
@@ -264,80 +238,22 @@ class TextModel(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(shape, placement) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, placement)
 
-    def forward(self, embeds: Tensor, positions: Tensor, caches: Sequence[KVCache], batch: PagedBatch) -> Tensor:
-        """[n, d] and LongTensor [3, n] -> [n, d]."""
-        rotation = multimodal_rotation(positions, self.frequencies, self.mrope_section).to(embeds.dtype)
-        x = embeds
-        for layer, cache in zip(self.layers, caches, strict=True):
-            x = layer(x, rotation, cache, batch)
-        normed: Tensor = self.norm(x)
-        return normed
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Joined model
-
-
-class Qwen2VisionModel(nn.Module):
-    """Qwen2 behind a tower; see ``VisionLanguageModel``.
-
-    ``positions_per_second`` is as ``grid_rope_positions`` has it.
-    """
-
-    def __init__(
-        self,
-        config: Config[Any],
-        context: BuildContext,
-        tower: Tower,
-        positions_per_second: float | None = None,
-    ) -> None:
-        super().__init__()
-        self.merge_size = config.vision.spatial_merge_size
-        self.positions_per_second = positions_per_second
-        self.num_layers = config.text.num_hidden_layers
-        self.head_dim = config.text.head_dim
-        self.hidden_size = config.text.hidden_size
-        self.visual = tower
-        self.language_model = TextModel(config.text, context.text)
-        self.num_kv_heads = self.language_model.heads.num_kv_heads
-        tied = self.language_model.embed_tokens if config.joined.tie_word_embeddings else None
-        self.lm_head = OutputProjection(config.text.vocab_size, config.text.hidden_size, context.text, tied)
-
-    def embed_tokens(self, ids: Tensor) -> Tensor:
-        """LongTensor [n] -> [n, d]."""
-        rows: Tensor = self.language_model.embed_tokens(ids)
-        return rows
-
-    def encode_vision(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
-        """uint8 [patches, bytes of a patch] -> [tokens, d]."""
-        features: Tensor = self.visual(pixels, pieces, shared)
-        return features
-
     def forward(
         self,
         embeds: Tensor,
         positions: Tensor,
         caches: Sequence[KVCache],
         batch: PagedBatch,
-        deep: DeepFeatures | None = None,
+        deep: DeepFeatures | None,
     ) -> Tensor:
         """[n, d] and LongTensor [3, n] -> [n, d]."""
         assert deep is None
-        hidden: Tensor = self.language_model(embeds, positions, caches, batch)
-        return hidden
-
-    def compute_logits(self, hidden: Tensor) -> Tensor:
-        """[m, d] -> float32 [m, vocabulary]."""
-        logits: Tensor = self.lm_head(hidden)
-        return logits
-
-    def rope_positions(self, num_tokens: int, items: Sequence[MediaItem]) -> RopePositions:
-        """Positions of a prompt in time, height and width."""
-        return grid_rope_positions(num_tokens, items, self.merge_size, self.positions_per_second)
-
-    def finish_loading(self) -> None:
-        """Fold the normalisation of pixels into the patch embedding."""
-        self.visual.patch_embed.fold_normalisation()
+        rotation = multimodal_rotation(positions, self.frequencies, self.mrope_section).to(embeds.dtype)
+        x = embeds
+        for layer, cache in zip(self.layers, caches, strict=True):
+            x = layer(x, rotation, cache, batch)
+        normed: Tensor = self.norm(x)
+        return normed
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -353,23 +269,18 @@ def make_facts(
 ) -> ModelFacts:
     """Facts for the processes without tensors."""
     tokens = config.joined
-    eos = generation.get("eos_token_id")
-    eos = config.text.eos_token_id if eos is None else eos
-    patches = _patches(config.vision, min_pixels=56 * 56, max_pixels=28 * 28 * 1280)
-    media_token_ids = (
-        tokens.vision_start_token_id,
-        tokens.vision_end_token_id,
-        tokens.vision_token_id,
-        tokens.image_token_id,
-        tokens.video_token_id,
-    )
-    return ModelFacts(
-        model_type=model_type,
-        vocab_size=config.text.vocab_size,
-        max_position_embeddings=config.text.max_position_embeddings,
-        eos_token_ids=known_token_ids(eos, config.text.vocab_size),
-        image_token_id=tokens.image_token_id,
-        media_token_ids=known_token_ids(media_token_ids, config.text.vocab_size),
+    patches = config.vision.patches(min_pixels=56 * 56, max_pixels=28 * 28 * 1280)
+    return joined_facts(
+        model_type,
+        config,
+        generation,
+        media_token_ids=(
+            tokens.vision_start_token_id,
+            tokens.vision_end_token_id,
+            tokens.vision_token_id,
+            tokens.image_token_id,
+            tokens.video_token_id,
+        ),
         processor=read_patch_processor(processor, patches),
         encoder=encoder,
     )
@@ -377,19 +288,12 @@ def make_facts(
 
 def read_video(config: Config[Any], settings: dict[str, Any]) -> VideoFacts:
     """How videos are taken: one run of placeholders."""
-    patches = _patches(config.vision, min_pixels=128 * 28 * 28, max_pixels=28 * 28 * 768)
+    patches = config.vision.patches(min_pixels=128 * 28 * 28, max_pixels=28 * 28 * 768)
     return VideoFacts(config.joined.video_token_id, read_video_processor(settings, VideoProcessorSpec(patches)))
-
-
-def _patches(vision: TowerConfig, min_pixels: int, max_pixels: int) -> PatchProcessorSpec:
-    return PatchProcessorSpec(
-        vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size, min_pixels, max_pixels
-    )
 
 
 def encoder_shape(vision: TowerConfig, intermediate_size: int, mlp_matrices: int) -> EncoderShape:
     """That of a tower with full attention in every layer."""
-    patch_bytes = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
     merged = vision.hidden_size * vision.block_rows
     return EncoderShape(
         hidden_size=vision.hidden_size,
@@ -400,14 +304,8 @@ def encoder_shape(vision: TowerConfig, intermediate_size: int, mlp_matrices: int
         num_heads=vision.num_heads,
         feature_size=vision.out_hidden_size,
         merge_size=vision.spatial_merge_size,
-        outer_flops=2 * vision.hidden_size * (patch_bytes + merged + vision.out_hidden_size),
+        outer_flops=2 * vision.hidden_size * (vision.patch_bytes + merged + vision.out_hidden_size),
     )
-
-
-def check_sharding(config: Config[Any], text_size: int, vision_size: int) -> None:
-    """Refuse numbers of ranks that the heads do not divide by."""
-    check_text_heads(config.text.num_attention_heads, config.text.num_key_value_heads, text_size)
-    check_vision_heads(config.vision.num_heads, vision_size)
 
 
 # The hub's checkpoints have "visual." and "model."; transformers 5 puts both below "model.".
@@ -422,8 +320,4 @@ _RENAMES = (
 
 def module_name(name: str, config: Config[Any]) -> str | None:
     """Name of a weight for a checkpoint tensor; None for a copy of the tied embeddings."""
-    if name == "lm_head.weight" and config.joined.tie_word_embeddings:
-        return None
-    for pattern, replacement in _RENAMES:
-        name = re.sub(pattern, replacement, name)
-    return name
+    return renamed(name, config, _RENAMES)

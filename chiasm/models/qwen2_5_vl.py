@@ -13,12 +13,13 @@ from chiasm.layers.norm import RMSNorm
 from chiasm.models import qwen2
 from chiasm.models.blocks import read_normalisation, require_positive, require_setting
 from chiasm.models.entry import BuildContext, ModelEntry
+from chiasm.models.joined import JoinedModel, TowerConfig, check_sharding
 from chiasm.ops.segments import Segments
 from chiasm.schema.facts import ModelFacts
 from chiasm.vision.units import Piece, runs_between
 
 
-class VisionConfig(qwen2.TowerConfig, frozen=True):
+class VisionConfig(TowerConfig, frozen=True):
     """The tower."""
 
     hidden_act: str = "silu"
@@ -74,10 +75,10 @@ class Tower(qwen2.Tower):
                 yield from repeat(length, count)
 
 
-def build(config: Config, context: BuildContext) -> qwen2.Qwen2VisionModel:
+def build(config: Config, context: BuildContext) -> JoinedModel:
     """The unfilled model of one rank; positions in a video follow its frame rate."""
-    tower = Tower(config.vision, context)
-    return qwen2.Qwen2VisionModel(config, context, tower, config.vision.tokens_per_second)
+    vision, text = Tower(config.vision, context), qwen2.TextModel(config.text, context.text)
+    return JoinedModel(config, vision, text, context.text, config.vision.tokens_per_second)
 
 
 def read_facts(config: Config, processor: dict[str, Any], generation: dict[str, Any]) -> ModelFacts:
@@ -95,7 +96,7 @@ MODEL = ModelEntry(
     parse_config=parse_config,
     facts=read_facts,
     normalisation=read_normalisation,
-    check_sharding=qwen2.check_sharding,
+    check_sharding=check_sharding,
     build=build,
     module_name=qwen2.module_name,
     video=qwen2.read_video,

@@ -11,10 +11,11 @@ from chiasm.layers.norm import LayerNorm
 from chiasm.models import qwen2
 from chiasm.models.blocks import read_normalisation, require_setting
 from chiasm.models.entry import BuildContext, ModelEntry
+from chiasm.models.joined import JoinedModel, TowerConfig, check_sharding
 from chiasm.schema.facts import ModelFacts
 
 
-class VisionConfig(qwen2.TowerConfig, frozen=True):
+class VisionConfig(TowerConfig, frozen=True):
     """The tower. What others call the size of its output is ``hidden_size`` in this one's file."""
 
     hidden_size: int = msgspec.field(default=1280, name="embed_dim")
@@ -43,14 +44,15 @@ def parse_config(raw: dict[str, Any]) -> Config:
     return config
 
 
-def build(config: Config, context: BuildContext) -> qwen2.Qwen2VisionModel:
+def build(config: Config, context: BuildContext) -> JoinedModel:
     """The unfilled model of one rank."""
     vision = config.vision
 
     def make_mlp() -> PlainMLP:
         return PlainMLP(vision.hidden_size, vision.intermediate_size, vision.hidden_size, "quick", context.vision)
 
-    return qwen2.Qwen2VisionModel(config, context, qwen2.Tower(vision, context, LayerNorm, make_mlp))
+    tower = qwen2.Tower(vision, context, LayerNorm, make_mlp)
+    return JoinedModel(config, tower, qwen2.TextModel(config.text, context.text), context.text)
 
 
 def read_facts(config: Config, processor: dict[str, Any], generation: dict[str, Any]) -> ModelFacts:
@@ -63,7 +65,7 @@ MODEL = ModelEntry(
     parse_config=parse_config,
     facts=read_facts,
     normalisation=read_normalisation,
-    check_sharding=qwen2.check_sharding,
+    check_sharding=check_sharding,
     build=build,
     module_name=qwen2.module_name,
     video=qwen2.read_video,

@@ -6,7 +6,6 @@ Shapes: n rows of a packed batch (patches in the tower, tokens in the language m
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,19 +20,17 @@ from torch import Tensor, nn
 
 from chiasm.errors import UserError
 from chiasm.layers.decoder import DecoderLayer, DecoderShape
-from chiasm.layers.embedding import OutputProjection, VocabEmbedding
+from chiasm.layers.embedding import VocabEmbedding
 from chiasm.layers.encoder import EncoderLayer
 from chiasm.layers.mlp import PlainMLP
 from chiasm.layers.moe import ExpertLayout, Experts, MixtureOfExperts, SoftmaxRouter
 from chiasm.layers.norm import LayerNorm, RMSNorm
 from chiasm.layers.patch_embedding import PatchEmbedding, PixelNormalisation
-from chiasm.layers.shards import check_text_heads, check_vision_heads, split_heads
+from chiasm.layers.shards import split_heads
 from chiasm.layers.weight import Part, Placement, Weight
 from chiasm.models.blocks import (
     IntArray,
     block_positions,
-    grid_rope_positions,
-    known_token_ids,
     piece_positions,
     read_config,
     read_normalisation,
@@ -43,44 +40,29 @@ from chiasm.models.blocks import (
     require_setting,
     unit_segments,
 )
-from chiasm.models.entry import BuildContext, DeepFeatures, ModelEntry, RopePositions
+from chiasm.models.entry import BuildContext, DeepFeatures, ModelEntry
+from chiasm.models.joined import JoinedModel, TowerConfig, check_sharding, joined_facts, renamed
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.rope import grid_rotation, interleaved_rotation, inverse_frequencies
 from chiasm.ops.segments import SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts, SliceForm, VideoFacts
-from chiasm.schema.media import MediaItem, PatchProcessorSpec, VideoProcessorSpec
+from chiasm.schema.media import VideoProcessorSpec
 from chiasm.vision.units import Piece
 
 # --------------------------------------------------------------------------------------------------------------------
 # Config. Names and defaults are those of config.json and of transformers.
 
 
-class VisionConfig(msgspec.Struct, frozen=True):
+class VisionConfig(TowerConfig, frozen=True):
     """The tower."""
 
     depth: int = 27
     hidden_size: int = 1152
     hidden_act: str = "gelu_pytorch_tanh"
     intermediate_size: int = 4304
-    num_heads: int = 16
-    in_channels: int = 3
     patch_size: int = 16
-    spatial_merge_size: int = 2
-    temporal_patch_size: int = 2
-    out_hidden_size: int = 3584
     num_position_embeddings: int = 2304
     deepstack_visual_indexes: tuple[int, ...] = (8, 16, 24)
-    rope_parameters: dict[str, Any] = {}
-
-    @property
-    def head_dim(self) -> int:
-        """Size of an attention head."""
-        return self.hidden_size // self.num_heads
-
-    @property
-    def block_rows(self) -> int:
-        """Patches in a merge block."""
-        return self.spatial_merge_size**2
 
     @property
     def table_side(self) -> int:
@@ -420,55 +402,11 @@ def _build_experts(
 # Joined model
 
 
-class Qwen3VL(nn.Module):
-    """The joined model; see ``VisionLanguageModel``."""
-
-    def __init__(self, config: Config, context: BuildContext) -> None:
-        super().__init__()
-        self.merge_size = config.vision.spatial_merge_size
-        self.num_layers = config.text.num_hidden_layers
-        self.head_dim = config.text.head_dim
-        self.hidden_size = config.text.hidden_size
-        self.visual = Tower(config.vision, context.normalisation, context.vision)
-        self.language_model = TextModel(config.text, config.expert_layout, context.text)
-        self.num_kv_heads = self.language_model.heads.num_kv_heads
-        tied = self.language_model.embed_tokens if config.joined.tie_word_embeddings else None
-        self.lm_head = OutputProjection(config.text.vocab_size, config.text.hidden_size, context.text, tied)
-
-    def embed_tokens(self, ids: Tensor) -> Tensor:
-        """LongTensor [n] -> [n, d]."""
-        rows: Tensor = self.language_model.embed_tokens(ids)
-        return rows
-
-    def encode_vision(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
-        """uint8 [patches, bytes of a patch] -> [tokens, feature size]."""
-        features: Tensor = self.visual(pixels, pieces, shared)
-        return features
-
-    def forward(
-        self,
-        embeds: Tensor,
-        positions: Tensor,
-        caches: Sequence[KVCache],
-        batch: PagedBatch,
-        deep: DeepFeatures | None = None,
-    ) -> Tensor:
-        """[n, d] and LongTensor [3, n] -> [n, d]."""
-        hidden: Tensor = self.language_model(embeds, positions, caches, batch, deep)
-        return hidden
-
-    def compute_logits(self, hidden: Tensor) -> Tensor:
-        """[m, d] -> float32 [m, vocabulary]."""
-        logits: Tensor = self.lm_head(hidden)
-        return logits
-
-    def rope_positions(self, num_tokens: int, items: Sequence[MediaItem]) -> RopePositions:
-        """Positions of a prompt in time, height and width."""
-        return grid_rope_positions(num_tokens, items, self.merge_size)
-
-    def finish_loading(self) -> None:
-        """Fold the normalisation of pixels into the patch embedding."""
-        self.visual.patch_embed.fold_normalisation()
+def build(config: Config, context: BuildContext) -> JoinedModel:
+    """The unfilled model of one rank."""
+    tower = Tower(config.vision, context.normalisation, context.vision)
+    text = TextModel(config.text, config.expert_layout, context.text)
+    return JoinedModel(config, tower, text, context.text)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -477,44 +415,27 @@ class Qwen3VL(nn.Module):
 
 def read_facts(config: Config, processor: dict[str, Any], generation: dict[str, Any]) -> ModelFacts:
     """Facts for the processes without tensors."""
-    tokens, vision = config.joined, config.vision
-    eos = generation.get("eos_token_id")
-    eos = config.text.eos_token_id if eos is None else eos
-    patches = PatchProcessorSpec(
-        patch_size=vision.patch_size,
-        merge_size=vision.spatial_merge_size,
-        temporal_patch_size=vision.temporal_patch_size,
-        min_pixels=56 * 56,
-        max_pixels=28 * 28 * 1280,
-    )
-    media_token_ids = (
-        tokens.vision_start_token_id,
-        tokens.vision_end_token_id,
-        tokens.image_token_id,
-        tokens.video_token_id,
-    )
-    return ModelFacts(
-        model_type=config.model_type,
-        vocab_size=config.text.vocab_size,
-        max_position_embeddings=config.text.max_position_embeddings,
-        eos_token_ids=known_token_ids(eos, config.text.vocab_size),
-        image_token_id=tokens.image_token_id,
-        media_token_ids=known_token_ids(media_token_ids, config.text.vocab_size),
+    tokens = config.joined
+    patches = config.vision.patches(min_pixels=56 * 56, max_pixels=28 * 28 * 1280)
+    return joined_facts(
+        config.model_type,
+        config,
+        generation,
+        media_token_ids=(
+            tokens.vision_start_token_id,
+            tokens.vision_end_token_id,
+            tokens.image_token_id,
+            tokens.video_token_id,
+        ),
         processor=read_patch_processor(processor, patches),
-        encoder=_encoder_shape(vision),
+        encoder=_encoder_shape(config.vision),
     )
 
 
 def read_video(config: Config, settings: dict[str, Any]) -> VideoFacts:
     """How videos are taken: each slice apart, behind its time."""
-    tokens, vision = config.joined, config.vision
-    patches = PatchProcessorSpec(
-        patch_size=vision.patch_size,
-        merge_size=vision.spatial_merge_size,
-        temporal_patch_size=vision.temporal_patch_size,
-        min_pixels=128 * 32 * 32,
-        max_pixels=768 * 32 * 32,
-    )
+    tokens = config.joined
+    patches = config.vision.patches(min_pixels=128 * 32 * 32, max_pixels=768 * 32 * 32)
     spec = VideoProcessorSpec(patches, area="clip", sampling="ends")
     before = ("<{seconds:.1f} seconds>", tokens.vision_start_token_id)
     slices = SliceForm(before, (tokens.vision_end_token_id,), tokens.video_token_id, "middle")
@@ -522,7 +443,6 @@ def read_video(config: Config, settings: dict[str, Any]) -> VideoFacts:
 
 
 def _encoder_shape(vision: VisionConfig) -> EncoderShape:
-    patch_bytes = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
     merged = vision.hidden_size * vision.block_rows
     num_mergers = 1 + len(vision.deepstack_visual_indexes)
     return EncoderShape(
@@ -534,14 +454,8 @@ def _encoder_shape(vision: VisionConfig) -> EncoderShape:
         num_heads=vision.num_heads,
         feature_size=vision.feature_size,
         merge_size=vision.spatial_merge_size,
-        outer_flops=2 * vision.hidden_size * (patch_bytes + num_mergers * (merged + vision.out_hidden_size)),
+        outer_flops=2 * vision.hidden_size * (vision.patch_bytes + num_mergers * (merged + vision.out_hidden_size)),
     )
-
-
-def check_sharding(config: Config, text_size: int, vision_size: int) -> None:
-    """Refuse numbers of ranks that the heads do not divide by."""
-    check_text_heads(config.text.num_attention_heads, config.text.num_key_value_heads, text_size)
-    check_vision_heads(config.vision.num_heads, vision_size)
 
 
 # Published checkpoints have the names of transformers 5; some tools write them without its outer "model.".
@@ -557,11 +471,7 @@ _RENAMES = (
 
 def module_name(name: str, config: Config) -> str | None:
     """Name of a weight in this file for a checkpoint tensor; None for a copy of the tied embeddings."""
-    if name == "lm_head.weight" and config.joined.tie_word_embeddings:
-        return None
-    for pattern, replacement in _RENAMES:
-        name = re.sub(pattern, replacement, name)
-    return name
+    return renamed(name, config, _RENAMES)
 
 
 _HALF = [0.5, 0.5, 0.5]
@@ -578,7 +488,7 @@ MODEL = ModelEntry(
     facts=read_facts,
     normalisation=normalisation,
     check_sharding=check_sharding,
-    build=Qwen3VL,
+    build=build,
     module_name=module_name,
     video=read_video,
 )

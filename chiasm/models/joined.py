@@ -1,0 +1,267 @@
+"""What families with a tower before a decoder share: the joined model, facts about it, and names of weights.
+
+Shapes: n rows of a packed batch, d hidden size of the language model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+from torch import Tensor, nn
+
+from chiasm.layers.embedding import OutputProjection, VocabEmbedding
+from chiasm.layers.patch_embedding import PatchEmbedding
+from chiasm.layers.shards import HeadShard, check_text_heads, check_vision_heads
+from chiasm.layers.weight import Placement
+from chiasm.models.blocks import grid_rope_positions, known_token_ids
+from chiasm.models.entry import DeepFeatures, RopePositions
+from chiasm.ops.paged_attention import KVCache, PagedBatch
+from chiasm.ops.segments import SharedRows
+from chiasm.schema.facts import EncoderShape, ModelFacts
+from chiasm.schema.media import MediaItem, PatchProcessorSpec
+from chiasm.vision.units import Piece
+
+
+class TowerConfig(msgspec.Struct, frozen=True):
+    """What every tower's config has; families have defaults of their own."""
+
+    depth: int = 32
+    hidden_size: int = 3584
+    num_heads: int = 16
+    in_channels: int = 3
+    patch_size: int = 14
+    spatial_merge_size: int = 2
+    temporal_patch_size: int = 2
+    out_hidden_size: int = 3584
+    rope_parameters: dict[str, Any] = {}
+
+    @property
+    def head_dim(self) -> int:
+        """Size of an attention head."""
+        return self.hidden_size // self.num_heads
+
+    @property
+    def block_rows(self) -> int:
+        """Patches in a merge block."""
+        return self.spatial_merge_size**2
+
+    @property
+    def patch_bytes(self) -> int:
+        """Bytes of a flattened patch."""
+        return self.in_channels * self.temporal_patch_size * self.patch_size**2
+
+    def patches(self, *, min_pixels: int, max_pixels: int, enlarges_thin: bool = False) -> PatchProcessorSpec:
+        """How pictures become patches, between these limits of their area."""
+        return PatchProcessorSpec(
+            patch_size=self.patch_size,
+            merge_size=self.spatial_merge_size,
+            temporal_patch_size=self.temporal_patch_size,
+            min_pixels=min_pixels,
+            max_pixels=max_pixels,
+            enlarges_thin=enlarges_thin,
+        )
+
+
+class TextSizes(Protocol):
+    """What every language model's config has."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Width d."""
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Layers."""
+
+    @property
+    def num_attention_heads(self) -> int:
+        """Query heads."""
+
+    @property
+    def num_key_value_heads(self) -> int:
+        """Key-value heads."""
+
+    @property
+    def head_dim(self) -> int:
+        """Size of an attention head."""
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Longest context in tokens."""
+
+    @property
+    def eos_token_id(self) -> int | tuple[int, ...]:
+        """What ends an answer, if the generation config does not tell."""
+
+
+class JoinedTokens(Protocol):
+    """What every config of a whole model has."""
+
+    @property
+    def image_token_id(self) -> int:
+        """The placeholder of an image token."""
+
+    @property
+    def tie_word_embeddings(self) -> bool:
+        """Whether input and output embeddings are one."""
+
+
+class WholeConfig(Protocol):
+    """All of a ``config.json``, in its parts."""
+
+    @property
+    def vision(self) -> TowerConfig:
+        """The tower."""
+
+    @property
+    def text(self) -> TextSizes:
+        """The language model."""
+
+    @property
+    def joined(self) -> JoinedTokens:
+        """What joins them."""
+
+
+class EncoderTower(Protocol):
+    """A family's tower; see ``VisionLanguageModel.encode_vision``."""
+
+    patch_embed: PatchEmbedding
+
+    def __call__(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None) -> Tensor:
+        """uint8 [patches, bytes of a patch] -> [tokens, feature size]."""
+
+
+class TextModel(Protocol):
+    """A family's language model; see ``VisionLanguageModel.forward``."""
+
+    embed_tokens: VocabEmbedding
+    heads: HeadShard
+
+    def __call__(
+        self,
+        embeds: Tensor,
+        positions: Tensor,
+        caches: Sequence[KVCache],
+        batch: PagedBatch,
+        deep: DeepFeatures | None,
+    ) -> Tensor:
+        """[n, d] and LongTensor [3, n] -> [n, d]."""
+
+
+class JoinedModel(nn.Module):
+    """A tower, and a language model with positions in time, height and width; see ``VisionLanguageModel``.
+
+    ``positions_per_second`` is as ``grid_rope_positions`` has it.
+    """
+
+    def __init__(
+        self,
+        config: WholeConfig,
+        tower: EncoderTower,
+        language_model: TextModel,
+        placement: Placement,
+        positions_per_second: float | None = None,
+    ) -> None:
+        super().__init__()
+        text = config.text
+        self.merge_size = config.vision.spatial_merge_size
+        self.positions_per_second = positions_per_second
+        self.num_layers = text.num_hidden_layers
+        self.head_dim = text.head_dim
+        self.hidden_size = text.hidden_size
+        self.visual = tower
+        self.language_model = language_model
+        self.num_kv_heads = language_model.heads.num_kv_heads
+        tied = language_model.embed_tokens if config.joined.tie_word_embeddings else None
+        self.lm_head = OutputProjection(text.vocab_size, text.hidden_size, placement, tied)
+
+    def embed_tokens(self, ids: Tensor) -> Tensor:
+        """LongTensor [n] -> [n, d]."""
+        rows: Tensor = self.language_model.embed_tokens(ids)
+        return rows
+
+    def encode_vision(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
+        """uint8 [patches, bytes of a patch] -> [tokens, feature size]."""
+        return self.visual(pixels, pieces, shared)
+
+    def forward(
+        self,
+        embeds: Tensor,
+        positions: Tensor,
+        caches: Sequence[KVCache],
+        batch: PagedBatch,
+        deep: DeepFeatures | None = None,
+    ) -> Tensor:
+        """[n, d] and LongTensor [3, n] -> [n, d]."""
+        return self.language_model(embeds, positions, caches, batch, deep)
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """[m, d] -> float32 [m, vocabulary]."""
+        logits: Tensor = self.lm_head(hidden)
+        return logits
+
+    def rope_positions(self, num_tokens: int, items: Sequence[MediaItem]) -> RopePositions:
+        """Positions of a prompt in time, height and width."""
+        return grid_rope_positions(num_tokens, items, self.merge_size, self.positions_per_second)
+
+    def finish_loading(self) -> None:
+        """Fold the normalisation of pixels into the patch embedding."""
+        self.visual.patch_embed.fold_normalisation()
+
+
+def joined_facts(
+    model_type: str,
+    config: WholeConfig,
+    generation: dict[str, Any],
+    *,
+    media_token_ids: Sequence[int],
+    processor: PatchProcessorSpec,
+    encoder: EncoderShape,
+) -> ModelFacts:
+    """Facts for the processes without tensors.
+
+    Args:
+        model_type: the family's name in ``config.json``.
+        config: of the checkpoint.
+        generation: its generation config.
+        media_token_ids: every token that only the engine may place.
+        processor: how images become patches.
+        encoder: shapes of the tower.
+    """
+    text = config.text
+    eos = generation.get("eos_token_id")
+    return ModelFacts(
+        model_type=model_type,
+        vocab_size=text.vocab_size,
+        max_position_embeddings=text.max_position_embeddings,
+        eos_token_ids=known_token_ids(text.eos_token_id if eos is None else eos, text.vocab_size),
+        image_token_id=config.joined.image_token_id,
+        media_token_ids=known_token_ids(media_token_ids, text.vocab_size),
+        processor=processor,
+        encoder=encoder,
+    )
+
+
+def check_sharding(config: WholeConfig, text_size: int, vision_size: int) -> None:
+    """Refuse numbers of ranks that the heads do not divide by."""
+    check_text_heads(config.text.num_attention_heads, config.text.num_key_value_heads, text_size)
+    check_vision_heads(config.vision.num_heads, vision_size)
+
+
+def renamed(name: str, config: WholeConfig, renames: Sequence[tuple[str, str]]) -> str | None:
+    """Name of a weight for a checkpoint tensor, by patterns and what takes their place.
+
+    None for a copy of the tied embeddings.
+    """
+    if name == "lm_head.weight" and config.joined.tie_word_embeddings:
+        return None
+    for pattern, replacement in renames:
+        name = re.sub(pattern, replacement, name)
+    return name
