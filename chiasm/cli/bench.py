@@ -1,22 +1,30 @@
 """``chiasm bench encoder``: how well the vision encoder uses its ranks."""
 
+# ruff: noqa: RUF009 - option() is dataclasses.field() with a help text
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chiasm.cli.option_groups import option, with_option_groups
 from chiasm.config.checkpoint import resolve_checkpoint
 from chiasm.config.engine import DeviceName, DTypeName, EngineConfig
 from chiasm.errors import UserError, refuse
 from chiasm.logs import configure_logging
 
+if TYPE_CHECKING:
+    from chiasm.bench.encoder import Outcome
+
 _RATES = (1e-3, 1e6)
-_MEASURED = ("tensor_parallel_size", "threads", "repeats", "dtype", "device")
-_SIMULATED = ("tflops", "link_gbs", "link_us")
+_MODEL_HELP = "Folder or hub name of a checkpoint. If not given: the built-in one, simulated Qwen3-VL-8B's tower."
+_WORKLOAD_HELP = "A named one, named or small for several, or a list of [time, rows, columns]."
+_SIMULATE_HELP = "Run nothing: predict for N ranks of the rates below; repeatable."
 
 bench_app = typer.Typer(no_args_is_help=True, help="Measure parts of the engine.")
 
@@ -26,93 +34,103 @@ def _group() -> None:
     """Measure parts of the engine."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class MeasuredOptions:
+    """Real ranks."""
+
+    tensor_parallel_size: int = option(2, "Number of ranks.", "--tensor-parallel-size", "-tp", min=2)
+    threads: int = option(1, "Threads of each rank on a CPU.", min=1)
+    repeats: int = option(5, "Runs of each plan; their median counts.", min=1)
+    dtype: DTypeName = option("auto", "Type of weights and activations.")
+    device: DeviceName = option("auto", "Where the ranks compute.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedOptions:
+    """Ranks that are not there."""
+
+    tflops: float = option(500.0, "10^12 operations in a second on each simulated rank.")
+    link_gbs: float = option(400.0, "10^9 bytes that it receives in a second.")
+    link_us: float = option(10.0, "Fixed time of a collective in microseconds.")
+
+
 @bench_app.command()
+@with_option_groups
 def encoder(
     context: typer.Context,
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODEL",
-            help="Folder or hub name of a checkpoint. If not given: the built-in one, simulated Qwen3-VL-8B's tower.",
-        ),
-    ] = None,
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help=_MODEL_HELP)] = None,
     *,
-    workload: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE.json",
-            help="A named one, named or small for several, or a list of [time, rows, columns].",
-        ),
-    ] = None,
+    workload: Annotated[str | None, typer.Option(metavar="NAME|FILE.json", help=_WORKLOAD_HELP)] = None,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the rows here.")] = None,
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a timeline of the ranks, for Perfetto.")
     ] = None,
-    tensor_parallel_size: Annotated[
-        int, typer.Option("--tensor-parallel-size", "-tp", help="Number of ranks.", min=2)
-    ] = 2,
-    threads: Annotated[int, typer.Option(help="Threads of each rank on a CPU.", min=1)] = 1,
-    repeats: Annotated[int, typer.Option(help="Runs of each plan; their median counts.", min=1)] = 5,
-    dtype: Annotated[DTypeName, typer.Option(help="Type of weights and activations.")] = "auto",
-    device: Annotated[DeviceName, typer.Option(help="Where the ranks compute.")] = "auto",
-    simulate: Annotated[
-        list[int] | None,
-        typer.Option(
-            metavar="N", help="Run nothing: predict for N ranks of the rates below; repeatable.", min=1, max=1024
-        ),
-    ] = None,
-    tflops: Annotated[float, typer.Option(help="10^12 operations in a second on each simulated rank.")] = 500.0,
-    link_gbs: Annotated[float, typer.Option(help="10^9 bytes that it receives in a second.")] = 400.0,
-    link_us: Annotated[float, typer.Option(help="Fixed time of a collective in microseconds.")] = 10.0,
-) -> None:
+    simulate: Annotated[list[int] | None, typer.Option(metavar="N", help=_SIMULATE_HELP, min=1, max=1024)] = None,
+    measured: MeasuredOptions,
+    simulated: SimulatedOptions,
+) -> int:
     """Compare whole items, whole frames (data), rows (auto) and sharded weights."""
     from chiasm.bench.report import as_text, write_rows
     from chiasm.bench.trace import write_trace
 
     configure_logging("bench", "WARNING")
-    _refuse_given(context, _SIMULATED if not simulate else _MEASURED, has_simulate=bool(simulate))
+    _refuse_given(context, MeasuredOptions if simulate else SimulatedOptions, has_simulate=bool(simulate))
     for name, file in (("json", json), ("trace", trace)):
         if file:
             _check_writable(name, file)
+    with_charts = trace is not None
     if simulate:
-        from chiasm.bench.machines import gpu_rates
-        from chiasm.bench.simulate import simulate as run_simulation
-
-        rates = gpu_rates(
-            _within("tflops", tflops, *_RATES),
-            _within("link-gbs", link_gbs, *_RATES),
-            _within("link-us", link_us, 0, 1e6),
-        )
-        outcome = run_simulation(model, workload or "named", simulate, rates, with_charts=trace is not None)
+        outcome = _simulate(model, workload or "named", simulate, simulated, with_charts=with_charts)
     else:
-        from chiasm.bench.measure import measure
-
-        config = EngineConfig(
-            model=str(resolve_checkpoint(model)),
-            dtype=dtype,
-            device=device,
-            tensor_parallel_size=tensor_parallel_size,
-        )
-        outcome = measure(config, workload or "small", threads, repeats, with_charts=trace is not None)
+        outcome = _measure(model, workload or "small", measured, with_charts=with_charts)
     typer.echo(as_text(outcome.rows))  # first, as a file may fail after all
     if json:
         _write("json", json, partial(write_rows, rows=outcome.rows))
     if trace:
         _write("trace", trace, partial(write_trace, charts=outcome.charts))
+    return 0
 
 
-def _refuse_given(context: typer.Context, names: Sequence[str], *, has_simulate: bool) -> None:
+def _simulate(
+    model: str | None, workload: str, num_ranks: Sequence[int], options: SimulatedOptions, *, with_charts: bool
+) -> Outcome:
+    from chiasm.bench.machines import gpu_rates
+    from chiasm.bench.simulate import simulate
+
+    rates = gpu_rates(
+        _within("tflops", options.tflops, *_RATES),
+        _within("link-gbs", options.link_gbs, *_RATES),
+        _within("link-us", options.link_us, 0, 1e6),
+    )
+    return simulate(model, workload, num_ranks, rates, with_charts=with_charts)
+
+
+def _measure(model: str | None, workload: str, options: MeasuredOptions, *, with_charts: bool) -> Outcome:
+    from chiasm.bench.measure import measure
+
+    config = EngineConfig(
+        model=str(resolve_checkpoint(model)),
+        dtype=options.dtype,
+        device=options.device,
+        tensor_parallel_size=options.tensor_parallel_size,
+    )
+    return measure(config, workload, options.threads, options.repeats, with_charts=with_charts)
+
+
+def _refuse_given(
+    context: typer.Context, group: type[MeasuredOptions | SimulatedOptions], *, has_simulate: bool
+) -> None:
     """Options that would be passed over in silence.
 
     Raises:
         UserError: naming the first.
     """
-    for name in names:
+    for name in (field.name for field in fields(group)):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            option = name.replace("_", "-")
+            given = name.replace("_", "-")
             rule = "can't be given with simulate" if has_simulate else "can only be given with simulate"
-            raise UserError(f"{option} {rule}.", param=option)
+            raise UserError(f"{given} {rule}.", param=given)
 
 
 def _within(name: str, value: float, low: float, high: float) -> float:
@@ -128,14 +146,9 @@ def _check_writable(name: str, file: Path) -> None:
         UserError: if it can't be written.
     """
     is_new = not file.exists()
-    _write(name, file, _touch)
+    _write(name, file, lambda path: path.open("ab").close())
     if is_new:
         file.unlink()
-
-
-def _touch(file: Path) -> None:
-    with file.open("ab"):
-        pass
 
 
 def _write(name: str, file: Path, write: Callable[[Path], None]) -> None:
