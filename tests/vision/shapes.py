@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 from hypothesis import strategies as st
 
+from chiasm.bench.machines import QWEN3_VL_8B, gpu_rates
 from chiasm.schema.facts import EncoderRates, EncoderShape
 from chiasm.schema.media import PixelRef, Unit
 
-QWEN3_VL = EncoderShape(
-    hidden_size=1152,
-    intermediate_size=4304,
-    mlp_matrices=2,
-    num_layers=27,
-    num_full_attention_layers=27,
-    num_heads=16,
-    feature_size=4096,
-    merge_size=2,
-)
+QWEN3_VL = msgspec.structs.replace(QWEN3_VL_8B, outer_flops=0)
 QWEN2_5_VL = EncoderShape(
     hidden_size=1280,
     intermediate_size=3420,
@@ -30,16 +23,7 @@ QWEN2_5_VL = EncoderShape(
     merge_size=2,
     window_blocks=4,
 )
-GPU = EncoderRates(
-    seconds_per_pass=0.0,
-    seconds_per_flop=2e-15,
-    seconds_per_attention_flop=2e-15,
-    seconds_per_exchange=1e-5,
-    seconds_per_byte=2.5e-12,
-    bytes_per_element=2,
-    can_overlap=True,
-    packs_units=True,
-)
+GPU = gpu_rates(tflops=500, link_gbs=400, link_us=10)
 CPU = EncoderRates(
     seconds_per_pass=0.01,
     seconds_per_flop=1.5e-11,
