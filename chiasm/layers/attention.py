@@ -55,12 +55,17 @@ class CausalAttention(nn.Module):
 
 
 class SegmentAttention(nn.Module):
-    """Attention of a vision encoder; its checkpoint keeps query, key and value in one tensor."""
+    """Attention of a vision encoder.
 
-    def __init__(self, hidden_size: int, heads: HeadShard, *, bias: bool, placement: Placement) -> None:
+    ``fused`` says whether its checkpoint keeps query, key and value in one tensor.
+    """
+
+    def __init__(
+        self, hidden_size: int, heads: HeadShard, *, bias: bool, placement: Placement, fused: bool = True
+    ) -> None:
         super().__init__()
         self.scale = heads.head_dim**-0.5
-        self.qkv = QKVLinear(hidden_size, heads, bias=bias, placement=placement, fused=True)
+        self.qkv = QKVLinear(hidden_size, heads, bias=bias, placement=placement, fused=fused)
         self.proj = RowParallelLinear(hidden_size, hidden_size, bias=bias, placement=placement)
 
     def forward(self, x: Tensor, rotation: Rotation, segments: Segments) -> Tensor:

@@ -17,13 +17,23 @@ NormKind: TypeAlias = type[LayerNorm] | type[RMSNorm]
 
 
 class EncoderLayer(nn.Module):
-    """One layer of a tower whose attention has biases and whose norms have an epsilon of 1e-6."""
+    """One layer of a tower whose attention has biases; ``fused_qkv`` is as ``SegmentAttention`` has it."""
 
-    def __init__(self, size: int, heads: HeadShard, norm: NormKind, mlp: nn.Module, placement: Placement) -> None:
+    def __init__(
+        self,
+        size: int,
+        heads: HeadShard,
+        norm: NormKind,
+        mlp: nn.Module,
+        placement: Placement,
+        *,
+        norm_eps: float = 1e-6,
+        fused_qkv: bool = True,
+    ) -> None:
         super().__init__()
-        self.norm1 = norm(size, 1e-6, placement)
-        self.attn = SegmentAttention(size, heads, bias=True, placement=placement)
-        self.norm2 = norm(size, 1e-6, placement)
+        self.norm1 = norm(size, norm_eps, placement)
+        self.attn = SegmentAttention(size, heads, bias=True, placement=placement, fused=fused_qkv)
+        self.norm2 = norm(size, norm_eps, placement)
         self.mlp = mlp
 
     def forward(self, x: Tensor, rotation: Rotation, segments: Segments) -> Tensor:

@@ -30,7 +30,7 @@ class Routing(NamedTuple):
 
     Attributes:
         experts: LongTensor [n, k].
-        weights: [n, k], factors of what they give.
+        weights: [n, k], factors of what they give, or of what they are given.
     """
 
     experts: Tensor
@@ -51,6 +51,22 @@ class SoftmaxRouter(nn.Module):
         wide = torch.promote_types(x.dtype, torch.float32)
         scores, experts = F.linear(x, self.weight).softmax(-1, dtype=wide).topk(self.num_chosen)
         return Routing(experts, (scores / scores.sum(-1, keepdim=True)).to(x.dtype))
+
+
+class LogitRouter(nn.Module):
+    """The k experts of the highest logits, each with the sigmoid of its own as its weight. Never sharded."""
+
+    def __init__(self, hidden_size: int, num_experts: int, num_chosen: int, placement: Placement) -> None:
+        super().__init__()
+        self.num_chosen = num_chosen
+        whole = {"": Part.whole(num_experts, hidden_size)}
+        self.weight = Weight((num_experts, hidden_size), whole, placement.dtype, placement.device)
+
+    def forward(self, x: Tensor) -> Routing:
+        """[n, d] -> experts and weights, each [n, k]; sigmoids are in float32 at least."""
+        logits, experts = F.linear(x, self.weight).topk(self.num_chosen)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return Routing(experts, logits.to(wide).sigmoid().to(x.dtype))
 
 
 @dataclass(frozen=True)
@@ -109,12 +125,23 @@ class SigmoidRouter(nn.Module):
 
 
 class Experts(nn.Module):
-    """Gated MLPs, their inner size sharded as that of a ``GatedMLP``."""
+    """Gated MLPs, their inner size sharded as that of a ``GatedMLP``.
+
+    ``weighted`` says what the router's weights are factors of.
+    """
 
     def __init__(
-        self, hidden_size: int, intermediate_size: int, num_experts: int, layout: ExpertLayout, placement: Placement
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        num_experts: int,
+        layout: ExpertLayout,
+        placement: Placement,
+        *,
+        weighted: Literal["inputs", "outputs"] = "outputs",
     ) -> None:
         super().__init__()
+        self.weighted = weighted
         self.group = placement.group
         self.num_experts = num_experts
         start, stop = shard_bounds(intermediate_size, placement.group)
@@ -127,11 +154,15 @@ class Experts(nn.Module):
         chosen = routing.experts.flatten()  # [n * k]
         order = chosen.argsort(stable=True)
         rows = x[order // routing.experts.shape[1]]
+        if self.weighted == "inputs":
+            rows *= routing.weights.flatten()[order, None]
         counts = chosen.bincount(minlength=self.num_experts).tolist()
         sorted_out = torch.cat([self._run(expert, own) for expert, own in enumerate(rows.split(counts)) if len(own)])
         # Back by token, so that the sum has the same order in any batch.
         by_token = torch.empty_like(sorted_out).index_copy_(0, order, sorted_out).view(*routing.experts.shape, -1)
-        return (by_token * routing.weights[..., None]).sum(1)
+        if self.weighted == "outputs":
+            by_token *= routing.weights[..., None]
+        return by_token.sum(1)
 
     def _run(self, expert: int, rows: Tensor) -> Tensor:
         """[m, d] -> [m, d], this rank's part of what one expert gives."""

@@ -28,8 +28,8 @@ class PixelNormalisation:
 class PatchEmbedding(nn.Module):
     """[n, C * T * P * P] bytes -> [n, d]; never sharded.
 
-    ``source_shape`` is that of the checkpoint's convolution, whose kernel equals its stride: (d, C, T, P, P), and
-    ``bias`` says whether it has one.
+    ``source_shape`` is that of the checkpoint's convolution, whose kernel equals its stride: (d, C, T, P, P), or of
+    its matrix: (d, C * T * P * P); and ``bias`` says whether it has one.
     """
 
     def __init__(
@@ -43,10 +43,11 @@ class PatchEmbedding(nn.Module):
         super().__init__()
         self.dtype = placement.dtype
         self.normalisation = normalisation
-        hidden_size, channels = source_shape[:2]
+        hidden_size, channels = source_shape[0], len(normalisation.scale)
         part = Part.whole(*source_shape)
         row_bytes = torch.Size(source_shape[1:]).numel()
-        assert channels == len(normalisation.scale) == len(normalisation.shift)
+        assert row_bytes % channels == 0
+        assert len(normalisation.shift) == channels
         # float64 until the fold, so that the weights are rounded only once.
         self.weight: nn.Parameter = Weight((hidden_size, row_bytes), {"": part}, torch.float64, placement.device)
         self.bias: nn.Parameter | None = None

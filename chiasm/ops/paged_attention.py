@@ -5,7 +5,7 @@ Shapes: n rows of the packed batch, H query heads, Hkv key-value heads, D head s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -107,7 +107,15 @@ def build_batch(sequences: Sequence[SequenceRows], block_size: int, device: torc
     return PagedBatch(tuple(slices), torch.from_numpy(np.concatenate(slots)).to(device))
 
 
-def paged_attention(q: Tensor, k: Tensor, v: Tensor, cache: KVCache, batch: PagedBatch, scale: float) -> Tensor:
+def paged_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cache: KVCache,
+    batch: PagedBatch,
+    scale: float,
+    chunk_size: int | None = None,
+) -> Tensor:
     """Put the new keys and values into the cache, then let each row attend to its sequence up to itself.
 
     Args:
@@ -117,6 +125,8 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, cache: KVCache, batch: Page
         cache: written at ``batch.slots``.
         batch: describes the n rows.
         scale: factor of the scores.
+        chunk_size: if given, positions are in chunks of so many, and a row attends, and reads the cache, no further
+            back than to the start of its own.
 
     Returns:
         [n, H, D].
@@ -125,24 +135,49 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, cache: KVCache, batch: Page
     cache.values.flatten(0, 1).index_copy_(0, batch.slots, v)
     out = q.new_empty(q.shape)
     for sequence in batch.slices:
-        rows = slice(sequence.start, sequence.stop)
-        if sequence.num_computed_tokens == 0:
-            keys, values = k[rows], v[rows]
-        else:
-            keys, values = _read(cache.keys, sequence), _read(cache.values, sequence)
-        attend = _attend_one_row if sequence.stop - sequence.start == 1 else _attend_rows
-        attend(q[rows], keys, values, scale, out[rows])
+        for span in _spans(sequence, chunk_size):
+            rows = slice(span.start, span.stop)
+            if span.first_key >= sequence.num_computed_tokens:  # all that is attended to is new
+                new = slice(sequence.start + span.first_key - sequence.num_computed_tokens, span.stop)
+                keys, values = k[new], v[new]
+            else:
+                keys, values = (_read(blocks, sequence, span) for blocks in (cache.keys, cache.values))
+            attend = _attend_one_row if span.stop - span.start == 1 else _attend_rows
+            attend(q[rows], keys, values, scale, out[rows])
     return out
 
 
-def _read(blocks: Tensor, sequence: SequenceSlice) -> Tensor:
-    """[num_blocks, block_size, Hkv, D] -> [num_tokens, Hkv, D] of one sequence; a view where its blocks allow."""
-    num_blocks = -(-sequence.num_tokens // blocks.shape[1])
+class _Span(NamedTuple):
+    """Rows ``start`` to ``stop`` of the packed batch; their keys are at positions ``first_key`` to ``stop_key``."""
+
+    start: int
+    stop: int
+    first_key: int
+    stop_key: int
+
+
+def _spans(sequence: SequenceSlice, chunk_size: int | None) -> Iterator[_Span]:
+    """A sequence's rows, by chunk if there are any."""
+    if chunk_size is None:
+        yield _Span(sequence.start, sequence.stop, 0, sequence.num_tokens)
+        return
+    row, position = sequence.start, sequence.num_computed_tokens
+    while row < sequence.stop:
+        first = position - position % chunk_size
+        length = min(first + chunk_size - position, sequence.stop - row)
+        yield _Span(row, row + length, first, position + length)
+        row, position = row + length, position + length
+
+
+def _read(blocks: Tensor, sequence: SequenceSlice, span: _Span) -> Tensor:
+    """[num_blocks, block_size, Hkv, D] -> [keys of the span, Hkv, D]; a view where a sequence's blocks allow."""
+    block_size = blocks.shape[1]
+    first, stop = span.first_key // block_size, -(-span.stop_key // block_size)
     if sequence.first_block is not None:
-        own = blocks[sequence.first_block : sequence.first_block + num_blocks]
+        own = blocks[sequence.first_block + first : sequence.first_block + stop]
     else:
-        own = blocks.index_select(0, sequence.block_ids[:num_blocks])
-    return own.flatten(0, 1)[: sequence.num_tokens]
+        own = blocks.index_select(0, sequence.block_ids[first:stop])
+    return own.flatten(0, 1)[span.first_key - first * block_size : span.stop_key - first * block_size]
 
 
 def _attend_one_row(q: Tensor, k: Tensor, v: Tensor, scale: float, out: Tensor) -> None:

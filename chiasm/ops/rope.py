@@ -6,6 +6,7 @@ cosines and sines are [n, R / 2], one angle for each pair of elements.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -38,6 +39,42 @@ def inverse_frequencies(dim: int, theta: float, device: torch.device) -> Tensor:
     """Angle per step of position, from fast to slow: [dim / 2], float32."""
     exponents = torch.arange(0, dim, 2, dtype=torch.float32, device="cpu") / dim
     return (1.0 / theta**exponents).to(device)
+
+
+class LongContext(NamedTuple):
+    """How Llama 3.1 and later stretch frequencies for contexts beyond those that they were first trained with.
+
+    Attributes:
+        factor: by which slow frequencies are divided.
+        low_freq_factor: turns within the original context up to which a frequency is slow.
+        high_freq_factor: turns from which on it stays what it is; in between it is a mixture.
+        original_max_position_embeddings: the original context.
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: int
+
+
+def stretched_frequencies(frequencies: Tensor, context: LongContext) -> Tensor:
+    """[D / 2] -> [D / 2], the slow ones divided by the factor."""
+    turns = context.original_max_position_embeddings * frequencies / (2 * math.pi)
+    low, high = context.low_freq_factor, context.high_freq_factor
+    kept = (turns > low).to(turns.dtype) if high == low else ((turns - low) / (high - low)).clamp(0, 1)
+    return (1 - kept) * frequencies / context.factor + kept * frequencies
+
+
+def text_rotation(positions: Tensor, frequencies: Tensor, pairing: Pairing) -> Rotation:
+    """Rotation for positions in a text.
+
+    Args:
+        positions: LongTensor [n].
+        frequencies: [D / 2].
+        pairing: of the elements of a head.
+    """
+    angles = positions[:, None].float() * frequencies  # [n, D / 2]
+    return Rotation(angles.cos(), angles.sin(), pairing)
 
 
 def multimodal_rotation(positions: Tensor, frequencies: Tensor, sections: Sequence[int]) -> Rotation:
