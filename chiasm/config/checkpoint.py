@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from chiasm.config.built_in import BUILT_IN_FOLDER
 from chiasm.errors import UserError
 
@@ -99,6 +101,30 @@ def read_video_processor_config(folder: Path) -> dict[str, Any]:
     if isinstance(nested, dict):
         return nested
     return read_json(folder, "video_preprocessor_config.json") or read_json(folder, "preprocessor_config.json") or {}
+
+
+class _AddedToken(msgspec.Struct):
+    id: int
+    content: str
+
+
+class _TokenizerFile(msgspec.Struct):
+    added_tokens: list[_AddedToken] = []
+
+
+def read_added_tokens(folder: Path) -> dict[str, int]:
+    """Ids of the tokens that ``tokenizer.json`` has beside its vocabulary, which is not looked at, by their texts.
+
+    Raises:
+        UserError: if there is no such file, or it is none of a tokenizer.
+    """
+    try:
+        found = msgspec.json.decode((folder / "tokenizer.json").read_bytes(), type=_TokenizerFile)
+    except FileNotFoundError as error:
+        raise UserError("the checkpoint has no tokenizer.json.", param="model") from error
+    except msgspec.DecodeError as error:
+        raise UserError(f"tokenizer.json of the checkpoint is none: {error}", param="model") from error
+    return {token.content: token.id for token in found.added_tokens}
 
 
 def read_generation_config(folder: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from chiasm.errors import UserError, shorten
 from chiasm.layers.patch_embedding import PixelNormalisation
 from chiasm.models.entry import RopePositions
 from chiasm.ops.segments import Segments, SharedRows
-from chiasm.schema.media import MediaItem, PatchProcessorSpec, VideoProcessorSpec
+from chiasm.schema.media import MediaItem, PatchLayout, PatchProcessorSpec, TileProcessorSpec, VideoProcessorSpec
 from chiasm.vision.units import Piece, unit_layout
 
 IntArray = npt.NDArray[np.int64]
@@ -24,7 +24,7 @@ StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
-_BICUBIC = 3
+_BILINEAR, _BICUBIC = 2, 3
 
 
 def read_config(raw: dict[str, Any], kind: type[StructT], where: str) -> StructT:
@@ -110,6 +110,11 @@ def _whole_lengths(pieces: Sequence[Piece], num_shared: int) -> Iterator[int]:
         first += piece.num_rows
 
 
+def text_positions(num_tokens: int) -> RopePositions:
+    """Positions of a prompt, [1, n], where media are at those of their tokens."""
+    return RopePositions(np.arange(num_tokens, dtype=np.int64)[None], 0)
+
+
 def grid_rope_positions(
     num_tokens: int, items: Sequence[MediaItem], merge_size: int, positions_per_second: float | None = None
 ) -> RopePositions:
@@ -173,6 +178,41 @@ def read_patch_processor(processor: dict[str, Any], defaults: PatchProcessorSpec
                 f"{key}={shorten(value)} in the checkpoint's {where} must be a whole number.", param="model"
             )
     return msgspec.structs.replace(defaults, **limits)
+
+
+def read_tile_processor(
+    processor: dict[str, Any], layout: PatchLayout, *, tile_size: int, max_tiles: int
+) -> TileProcessorSpec:
+    """How images become tiles, from the settings of the image processor.
+
+    Args:
+        processor: the settings.
+        layout: patches of the encoder.
+        tile_size: side of the encoder's tiles in pixels, which the processor's must equal.
+        max_tiles: most tiles of an image where the settings do not say.
+
+    Raises:
+        UserError: for a setting that can't be honoured.
+    """
+    where = "image processor settings"
+    require_setting(where, "do_resize", processor.get("do_resize", True), [True])
+    require_setting(where, "resample", processor.get("resample", _BILINEAR), [_BILINEAR])
+    size = processor.get("size") or {}
+    for key in ("height", "width"):
+        require_setting(where, f"size.{key}", size.get(key, tile_size), [tile_size])
+    most = processor.get("max_patches") or max_tiles
+    if type(most) is not int or most < 1:
+        raise UserError(
+            f"max_patches={shorten(most)} in the checkpoint's {where} must be a whole number.", param="model"
+        )
+    return TileProcessorSpec(
+        layout.patch_size,
+        layout.merge_size,
+        layout.temporal_patch_size,
+        tile_size,
+        most,
+        bool(processor.get("resize_to_max_canvas")),
+    )
 
 
 class _VideoSettings(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -14,7 +14,7 @@ from chiasm.layers.patch_embedding import PixelNormalisation
 from chiasm.layers.weight import Placement
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.segments import SharedRows
-from chiasm.schema.facts import ModelFacts, VideoFacts
+from chiasm.schema.facts import ModelFacts, TileForm, VideoFacts
 from chiasm.schema.media import MediaItem
 from chiasm.vision.units import Piece
 
@@ -144,6 +144,8 @@ class ModelEntry(Generic[ConfigT]):
         build: an unfilled model for one rank.
         module_name: (name of a checkpoint tensor, config) -> name of the weight's part; None drops the tensor.
         video: (config, settings of the video processor) -> how videos are taken; None for a family that takes none.
+        tiles: ids of the tokenizer's added tokens by their texts -> how the tiles of an image stand in a prompt; None
+            for a family whose images are one run of placeholders.
     """
 
     parse_config: Callable[[dict[str, Any]], ConfigT]
@@ -153,3 +155,4 @@ class ModelEntry(Generic[ConfigT]):
     build: Callable[[ConfigT, BuildContext], LoadableModel]
     module_name: Callable[[str, ConfigT], str | None]
     video: Callable[[ConfigT, dict[str, Any]], VideoFacts] | None = None
+    tiles: Callable[[Mapping[str, int]], TileForm] | None = None

@@ -21,7 +21,7 @@ from chiasm.models.entry import DeepFeatures, RopePositions
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.segments import SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts
-from chiasm.schema.media import MediaItem, PatchProcessorSpec
+from chiasm.schema.media import ImageProcessorSpec, MediaItem, PatchLayout, PatchProcessorSpec
 from chiasm.vision.units import Piece
 
 
@@ -52,6 +52,11 @@ class TowerConfig(msgspec.Struct, frozen=True):
     def patch_bytes(self) -> int:
         """Bytes of a flattened patch."""
         return self.in_channels * self.temporal_patch_size * self.patch_size**2
+
+    @property
+    def layout(self) -> PatchLayout:
+        """What a row of pixels is."""
+        return PatchLayout(self.patch_size, self.spatial_merge_size, self.temporal_patch_size)
 
     def patches(self, *, min_pixels: int, max_pixels: int, enlarges_thin: bool = False) -> PatchProcessorSpec:
         """How pictures become patches, between these limits of their area."""
@@ -222,7 +227,7 @@ def joined_facts(
     generation: dict[str, Any],
     *,
     media_token_ids: Sequence[int],
-    processor: PatchProcessorSpec,
+    processor: ImageProcessorSpec,
     encoder: EncoderShape,
 ) -> ModelFacts:
     """Facts for the processes without tensors.

@@ -9,13 +9,15 @@ import msgspec
 
 from chiasm.config.engine import PROCESSOR_KEYS, MediaConfig, check_media_io_kwargs, check_processor_kwargs
 from chiasm.errors import UserError, refuse
-from chiasm.schema.media import PatchProcessorSpec, VideoProcessorSpec
+from chiasm.schema.media import ImageProcessorSpec, PatchProcessorSpec, TileProcessorSpec, VideoProcessorSpec
 
 
 def bounded_spec(
-    spec: PatchProcessorSpec, server_kwargs: Mapping[str, Any], request_kwargs: Mapping[str, Any]
-) -> PatchProcessorSpec:
+    spec: ImageProcessorSpec, server_kwargs: Mapping[str, Any], request_kwargs: Mapping[str, Any]
+) -> ImageProcessorSpec:
     """The processor of one request: the model's, changed by the server, narrowed by the request.
+
+    Where pictures are cut into tiles there is nothing to change.
 
     Args:
         spec: the model's default.
@@ -24,8 +26,11 @@ def bounded_spec(
 
     Raises:
         UserError: for an unknown key, a value that is not a positive whole number, one outside the server's range,
-            or a minimum above the maximum.
+            a minimum above the maximum, or any value where pictures are cut into tiles.
     """
+    if isinstance(spec, TileProcessorSpec):
+        _refuse_limits({**server_kwargs, **request_kwargs})
+        return spec
     server_spec = _replaced(spec, server_kwargs)
     check_processor_kwargs(dict(request_kwargs))
     for key in PROCESSOR_KEYS:
@@ -78,6 +83,17 @@ def _sampled(spec: VideoProcessorSpec, io_kwargs: Mapping[str, Any]) -> VideoPro
     if "fps" in video:
         return msgspec.structs.replace(spec, fps=float(video["fps"]), num_frames=None)
     return spec
+
+
+def _refuse_limits(kwargs: Mapping[str, Any]) -> None:
+    """Refuse limits on the area of pictures.
+
+    Raises:
+        UserError: naming the first of them.
+    """
+    for key, value in kwargs.items():
+        limit = "left out: this model cuts pictures into tiles, of which its checkpoint says how many"
+        refuse(f"mm_processor_kwargs.{key}", value, limit)
 
 
 def _replaced(spec: PatchProcessorSpec, kwargs: Mapping[str, Any]) -> PatchProcessorSpec:

@@ -11,13 +11,13 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from chiasm.multimodal.sources import MediaSource
-from chiasm.schema.media import MediaSpec, PatchProcessorSpec
+from chiasm.schema.media import MediaSpec, PatchLayout
 
 _UNIT_FORMAT = b"chiasm unit 1"
 _SOURCE_FORMAT = b"chiasm source 1"
 
 
-def unit_key(rows: npt.NDArray[np.uint8], grid: tuple[int, int], spec: PatchProcessorSpec) -> str:
+def unit_key(rows: npt.NDArray[np.uint8], grid: tuple[int, int], spec: PatchLayout) -> str:
     """Digest of a unit's pixels, its grid and the layout of its rows: with them the tower's input is given.
 
     The limits on the area are left out: they decided the size of the picture, which the grid already tells. So is

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from chiasm.schema.media import PatchProcessorSpec
+from chiasm.schema.media import PatchLayout
 
 
-def cut_into_patches(frames: Sequence[npt.NDArray[np.uint8]], spec: PatchProcessorSpec) -> npt.NDArray[np.uint8]:
+def cut_into_patches(frames: Sequence[npt.NDArray[np.uint8]], spec: PatchLayout) -> npt.NDArray[np.uint8]:
     """Flatten a picture, or the frames of a slice, into one row per patch, the patches of a merge block together.
 
     A row holds (channel, frame, y, x). The values stay what they are: scaling and normalisation are folded into the

@@ -9,27 +9,39 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from chiasm.multimodal.canvas import fit_to_canvas
 from chiasm.multimodal.hashing import unit_key
 from chiasm.multimodal.patches import cut_into_patches
 from chiasm.multimodal.pixels import new_file_name, write_rows
-from chiasm.multimodal.resize import resize_bicubic
+from chiasm.multimodal.resize import resize
 from chiasm.multimodal.sizes import resized_frame_size, resized_size
 from chiasm.multimodal.units import cut_into_units
-from chiasm.schema.media import FrameTimes, PatchProcessorSpec, ProcessedItem, Unit, VideoProcessorSpec
+from chiasm.schema.media import (
+    FrameTimes,
+    ImageProcessorSpec,
+    PatchLayout,
+    ProcessedItem,
+    TileProcessorSpec,
+    Unit,
+    VideoProcessorSpec,
+)
 
 Frame = npt.NDArray[np.uint8]
 """[height, width, 3] uint8, RGB."""
 
+Planes = npt.NDArray[np.uint8]
+"""[3, height, width] uint8, RGB."""
+
 
 def process_image(
     image: Frame,
-    spec: PatchProcessorSpec,
+    spec: ImageProcessorSpec,
     pixel_folder: Path,
     *,
     file_name: str | None = None,
     param: str | None = None,
 ) -> ProcessedItem:
-    """Resize a picture, cut it into patches and write them into one new file.
+    """Resize a picture, cut it into patches, tile by tile where there are tiles, and write them into one new file.
 
     Args:
         image: see ``decode.decode_image``.
@@ -39,15 +51,30 @@ def process_image(
         param: the request's field that holds the picture, for errors.
 
     Returns:
-        An item of one unit. Whoever receives it deletes the file (``pixels.discard_pixels``).
+        An item of one unit, or of one for each tile. Whoever receives it deletes the file
+        (``pixels.discard_pixels``).
 
     Raises:
         UserError: if the picture is too thin.
         OverloadedError: if there is no space left for the pixels.
     """
+    path = pixel_folder / (file_name or new_file_name())
+    if isinstance(spec, TileProcessorSpec):
+        return _process_tiles(image, spec, path)
     size = resized_size(image.shape[0], image.shape[1], spec, param=param)
-    units = _write_units([(image,)], size, spec, pixel_folder / (file_name or new_file_name()))
+    units = _write_units([(resize(image, *size, "bicubic"),)], spec, path)
     return ProcessedItem("image", _num_tokens(units), units)
+
+
+def _process_tiles(image: Frame, spec: TileProcessorSpec, path: Path) -> ProcessedItem:
+    tiles, size = fit_to_canvas(image.shape[0], image.shape[1], spec)
+    side = spec.tile_size
+    canvas = np.zeros((3, tiles[0] * side, tiles[1] * side), np.uint8)
+    canvas[:, : size[0], : size[1]] = resize(image, *size, "bilinear")
+    cut = canvas.reshape(3, tiles[0], side, tiles[1], side).transpose(1, 3, 0, 2, 4).reshape(-1, 3, side, side)
+    overview = [resize(image, side, side, "bilinear")] if len(cut) > 1 else []
+    units = _write_units([(planes,) for planes in (*cut, *overview)], spec, path)
+    return ProcessedItem("image", _num_tokens(units), units, canvas=tiles)
 
 
 def process_video(
@@ -81,22 +108,23 @@ def process_video(
     first = next(left)
     size = resized_frame_size(len(times.indices), first.shape[0], first.shape[1], spec, param=param)
     path = pixel_folder / (file_name or new_file_name())
-    units = _write_units(_in_slices(chain([first], left), depth), size, spec.patches, path)
+    resized = (resize(frame, *size, "bicubic") for frame in chain([first], left))
+    units = _write_units(_in_slices(resized, depth), spec.patches, path)
     return ProcessedItem(
         "video", _num_tokens(units), units, depth / times.sampled_fps, frame_seconds=times.seconds(depth)
     )
 
 
-def _write_units(
-    slices: Iterable[tuple[Frame, ...]], size: tuple[int, int], spec: PatchProcessorSpec, path: Path
-) -> tuple[Unit, ...]:
-    """The units of slices of frames, whose pixels are in one new file."""
-    grid = size[0] // spec.patch_size, size[1] // spec.patch_size
+def _write_units(slices: Iterable[tuple[Planes, ...]], spec: PatchLayout, path: Path) -> tuple[Unit, ...]:
+    """The units of slices of frames, or of tiles, all of one size, whose pixels are in one new file."""
     keys = []
+    grid = (0, 0)
 
     def cut() -> Iterator[npt.NDArray[np.uint8]]:
-        for frames in slices:
-            rows = cut_into_patches([resize_bicubic(frame, *size) for frame in frames], spec)
+        nonlocal grid
+        for planes in slices:
+            grid = planes[0].shape[1] // spec.patch_size, planes[0].shape[2] // spec.patch_size
+            rows = cut_into_patches(planes, spec)
             keys.append(unit_key(rows, grid, spec))
             yield rows
 
@@ -104,7 +132,7 @@ def _write_units(
     return cut_into_units(keys, grid, spec, pixels)
 
 
-def _in_slices(frames: Iterable[Frame], depth: int) -> Iterator[tuple[Frame, ...]]:
+def _in_slices(frames: Iterable[Planes], depth: int) -> Iterator[tuple[Planes, ...]]:
     left = iter(frames)
     while taken := tuple(islice(left, depth)):
         yield taken

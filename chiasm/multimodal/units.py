@@ -1,22 +1,22 @@
-"""Items cut into units: an image is one, a video one for each temporal slice. A pure function."""
+"""Items cut into units: an image is one or one for each tile, a video one for each slice. A pure function."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chiasm.schema.media import PatchProcessorSpec, PixelRef, Unit
+from chiasm.schema.media import PatchLayout, PixelRef, Unit
 
 
 def cut_into_units(
-    keys: Sequence[str], grid: tuple[int, int], spec: PatchProcessorSpec, pixels: PixelRef
+    keys: Sequence[str], grid: tuple[int, int], spec: PatchLayout, pixels: PixelRef
 ) -> tuple[Unit, ...]:
-    """The units of an item in order of time; laid end to end their tokens are the item's (``vision.frames``).
+    """The units of an item in order; laid end to end their tokens are the item's (``vision.frames``).
 
     Args:
-        keys: of each slice of the item (``hashing.unit_key``).
-        grid: (rows, columns) of the patch grid of every slice.
-        spec: how pictures become patches.
-        pixels: where the rows of all slices are, slice after slice.
+        keys: of each slice or tile of the item (``hashing.unit_key``).
+        grid: (rows, columns) of the patch grid of each of them.
+        spec: sizes of patches and blocks.
+        pixels: where the rows of all of them are, one after another.
     """
     num_rows = grid[0] * grid[1]
     assert pixels.num_rows == len(keys) * num_rows

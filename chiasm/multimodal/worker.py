@@ -29,7 +29,7 @@ from chiasm.multimodal.jobs import PREFIX, Done, Failed, Full, Job, Refused, Rep
 from chiasm.multimodal.local_files import read_local_file
 from chiasm.multimodal.processing import Frame, process_image, process_video
 from chiasm.multimodal.sampling import sample_frames
-from chiasm.schema.media import UNKNOWN_FPS, FrameTimes, PatchProcessorSpec, ProcessedItem, VideoProcessorSpec
+from chiasm.schema.media import UNKNOWN_FPS, FrameTimes, ImageProcessorSpec, ProcessedItem, VideoProcessorSpec
 
 _NICENESS = 10
 _OOM_SCORE = "500"
@@ -76,7 +76,7 @@ class Worker:
             _logger.exception("an item could not be processed")
             return Failed(repr(error))
 
-    def _image(self, job: Job, spec: PatchProcessorSpec, payload: bytearray) -> ProcessedItem:
+    def _image(self, job: Job, spec: ImageProcessorSpec, payload: bytearray) -> ProcessedItem:
         if job.kind == "rgb":
             assert job.shape
             image = np.frombuffer(payload, dtype=np.uint8).reshape(job.shape)

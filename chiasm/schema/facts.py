@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from chiasm.schema.media import PatchProcessorSpec, VideoProcessorSpec
+from chiasm.schema.media import ImageProcessorSpec, VideoProcessorSpec
 
 
 class EncoderShape(msgspec.Struct, frozen=True):
@@ -25,6 +25,7 @@ class EncoderShape(msgspec.Struct, frozen=True):
             every layer has full attention.
         outer_flops: floating-point operations for each patch outside the layers (embedding, mergers).
         can_cut_rows: whether a unit may be shared by ranks at all.
+        tile_side: side of every unit in patches where pictures are cut into tiles of one size; 0 elsewhere.
     """
 
     hidden_size: int
@@ -38,6 +39,7 @@ class EncoderShape(msgspec.Struct, frozen=True):
     window_blocks: int = 0
     outer_flops: int = 0
     can_cut_rows: bool = True
+    tile_side: int = 0
 
     @property
     def block_rows(self) -> int:
@@ -112,6 +114,26 @@ class VideoFacts(msgspec.Struct, frozen=True):
     slices: SliceForm | None = None
 
 
+class TileForm(msgspec.Struct, frozen=True):
+    """How the tiles of an image stand in a prompt, each a run of placeholders.
+
+    Attributes:
+        token_id: the placeholder of an image in a template's text.
+        before: what is in front of an image's tiles.
+        between: what is between two tiles of a row.
+        row_end: what is behind each row of tiles.
+        overview: what is in front of the overview, or of the only tile.
+        after: what is behind all of them.
+    """
+
+    token_id: int
+    before: int
+    between: int
+    row_end: int
+    overview: int
+    after: int
+
+
 class ModelFacts(msgspec.Struct, frozen=True):
     """Facts of a checkpoint that a family's file derives from its config.
 
@@ -125,6 +147,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
         processor: how images become patches.
         encoder: shapes of the vision tower.
         video: how it takes videos; None if it takes none.
+        tiles: how an image stands in the prompt where its tiles stand apart; None where ``image_token_id`` is also
+            the placeholder of an image in a template's text, and is repeated for all of it.
     """
 
     model_type: str
@@ -133,11 +157,12 @@ class ModelFacts(msgspec.Struct, frozen=True):
     eos_token_ids: tuple[int, ...]
     image_token_id: int
     media_token_ids: tuple[int, ...]
-    processor: PatchProcessorSpec
+    processor: ImageProcessorSpec
     encoder: EncoderShape
     video: VideoFacts | None = None
+    tiles: TileForm | None = None
 
     @property
     def max_unit_tokens(self) -> int:
-        """A bound on the tokens of one image or one slice of a video."""
-        return max(self.processor.max_tokens, self.video.processor.max_slice_tokens if self.video else 0)
+        """A bound on the tokens of one unit: an image, a tile or a slice of a video."""
+        return max(self.processor.max_unit_tokens, self.video.processor.max_slice_tokens if self.video else 0)

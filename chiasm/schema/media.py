@@ -1,7 +1,8 @@
 """Media as the engine sees it: items made of units, units that point at rows of pixels.
 
 A unit is the smallest piece of an item that the encoder can compute apart with exactly the same result: a
-temporal slice (one step of the patch grid) for the Qwen and GLM families. An image is an item of one unit.
+temporal slice (one step of the patch grid), or a tile where pictures are cut into tiles. Elsewhere an image is an
+item of one unit.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 class MediaItem(msgspec.Struct, frozen=True):
-    """One run of placeholder tokens in a prompt: an image, a video, or one slice of a video whose slices stand apart.
+    """One run of placeholder tokens in a prompt: an item, or one tile or slice of it where they stand apart.
 
     Attributes:
         modality: what it is.
@@ -85,29 +86,37 @@ class MediaItem(msgspec.Struct, frozen=True):
         return (len(self.units), *self.units[0].grid)
 
 
-class PatchProcessorSpec(msgspec.Struct, frozen=True, tag=True):
-    """How images become patches, for families with a dynamic resolution (Qwen, GLM).
+class PatchLayout(msgspec.Struct, frozen=True):
+    """What a row of pixels is.
 
     Attributes:
         patch_size: side of a patch in pixels.
         merge_size: side of a merge block in patches; a block becomes one token.
         temporal_patch_size: frames that share one patch; a lone image is repeated.
-        min_pixels: smallest area after the resize.
-        max_pixels: largest area after the resize.
-        enlarges_thin: whether a picture with a side below a merge block's is first enlarged until it has one.
     """
 
     patch_size: int
     merge_size: int
     temporal_patch_size: int
-    min_pixels: int
-    max_pixels: int
-    enlarges_thin: bool = False
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one flattened uint8 patch: channels x frames x side x side."""
         return 3 * self.temporal_patch_size * self.patch_size**2
+
+
+class PatchProcessorSpec(PatchLayout, frozen=True, tag=True):
+    """How images become patches, for families with a dynamic resolution (Qwen, GLM).
+
+    Attributes:
+        min_pixels: smallest area after the resize.
+        max_pixels: largest area after the resize.
+        enlarges_thin: whether a picture with a side below a merge block's is first enlarged until it has one.
+    """
+
+    min_pixels: int
+    max_pixels: int
+    enlarges_thin: bool = False
 
     @property
     def max_tokens(self) -> int:
@@ -123,9 +132,43 @@ class PatchProcessorSpec(msgspec.Struct, frozen=True, tag=True):
         return max(self.max_pixels // block**2, longest, enlarged)
 
     @property
+    def max_unit_tokens(self) -> int:
+        """A bound on the tokens of one unit, which is an image."""
+        return self.max_tokens
+
+    @property
     def max_bytes(self) -> int:
         """Most bytes of pixels that one image can take."""
         return self.max_tokens * self.merge_size**2 * self.row_bytes
+
+
+class TileProcessorSpec(PatchLayout, frozen=True, tag=True):
+    """How images become tiles: fitted onto a canvas of whole tiles, and once more into a single one for all of it.
+
+    Attributes:
+        tile_size: side of a tile in pixels.
+        max_tiles: most tiles of a canvas; a picture of more than one has the overview besides.
+        fills_canvas: whether a picture is enlarged as far as a canvas allows, and not only to a tile's side.
+    """
+
+    tile_size: int
+    max_tiles: int
+    fills_canvas: bool = False
+
+    @property
+    def max_unit_tokens(self) -> int:
+        """Tokens of one tile."""
+        return (self.tile_size // (self.patch_size * self.merge_size)) ** 2
+
+    @property
+    def max_bytes(self) -> int:
+        """Most bytes of pixels that one image can take."""
+        num_patches = (self.tile_size // self.patch_size) ** 2
+        return (self.max_tiles + (self.max_tiles > 1)) * num_patches * self.row_bytes
+
+
+ImageProcessorSpec = PatchProcessorSpec | TileProcessorSpec
+"""How an image becomes patches."""
 
 
 class VideoProcessorSpec(msgspec.Struct, frozen=True, tag=True):
@@ -174,7 +217,7 @@ class VideoProcessorSpec(msgspec.Struct, frozen=True, tag=True):
         return msgspec.structs.replace(self.patches, min_pixels=least, max_pixels=most).max_tokens
 
 
-MediaSpec = PatchProcessorSpec | VideoProcessorSpec
+MediaSpec = ImageProcessorSpec | VideoProcessorSpec
 """How an item becomes patches: of an image, or of a video."""
 
 
@@ -216,6 +259,8 @@ class ProcessedItem(msgspec.Struct, frozen=True):
         units: its units in order of time.
         seconds_per_slice: of a video, the time from one unit to the next.
         frame_seconds: of a video, when each frame of each unit is shown.
+        canvas: of an image that is cut into tiles, their (rows, columns); its last unit is the overview where there
+            are several.
     """
 
     modality: Modality
@@ -223,6 +268,7 @@ class ProcessedItem(msgspec.Struct, frozen=True):
     units: tuple[Unit, ...]
     seconds_per_slice: float = 0.0
     frame_seconds: tuple[float, ...] = ()
+    canvas: tuple[int, int] = (1, 1)
 
     def placed_at(self, offset: int) -> MediaItem:
         """The same item with its first placeholder at ``offset``."""

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from chiasm.config.checkpoint import read_image_processor_config
 from chiasm.models.registry import open_checkpoint
 from chiasm.multimodal.patches import cut_into_patches
-from chiasm.multimodal.resize import resize_bicubic
+from chiasm.multimodal.resize import resize
 from chiasm.multimodal.sizes import resized_size
 from tests.checkpoints import SavedModel
 
@@ -75,7 +75,7 @@ class Reference:
 
     def _patches(self, image: np.ndarray) -> tuple[np.ndarray, tuple[int, int, int]]:
         height, width = resized_size(image.shape[0], image.shape[1], self._spec)
-        rows = cut_into_patches([resize_bicubic(image, height, width)], self._spec)
+        rows = cut_into_patches([resize(image, height, width, "bicubic")], self._spec)
         normal = (rows.reshape(len(rows), 3, -1).astype(np.float32) / 255 - self._mean) / self._std
         side = self._spec.patch_size
         return normal.reshape(rows.shape).astype(np.float32), (1, height // side, width // side)

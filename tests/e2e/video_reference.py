@@ -11,7 +11,7 @@ from PIL import Image
 
 from chiasm.models.registry import open_checkpoint
 from chiasm.multimodal.patches import cut_into_patches
-from chiasm.multimodal.resize import resize_bicubic
+from chiasm.multimodal.resize import resize
 from chiasm.multimodal.sizes import resized_frame_size, resized_size
 from tests.checkpoints import SavedModel
 from tests.e2e.reference import NUM_TOKENS, Reference
@@ -101,7 +101,7 @@ class VideoReference(Reference):
         height, width = (
             resized_frame_size(len(frames), *size, self._video_spec) if is_video else resized_size(*size, self._spec)
         )
-        resized = [resize_bicubic(np.ascontiguousarray(frame), height, width) for frame in frames]
+        resized = [resize(np.ascontiguousarray(frame), height, width, "bicubic") for frame in frames]
         slices = [cut_into_patches(resized[first : first + 2], self._spec) for first in range(0, len(frames), 2)]
         rows = np.concatenate(slices)
         normal = (rows.reshape(len(rows), 3, -1).astype(np.float32) / 255 - self._mean) / self._std

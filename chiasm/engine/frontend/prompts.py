@@ -14,7 +14,7 @@ from chiasm.engine.frontend.literal_text import SEAM, LiteralText, any_of
 from chiasm.engine.frontend.tokenizer import Tokenizer
 from chiasm.errors import UserError, refuse, shorten
 from chiasm.schema.chat import ChatMessage, TextPart, VideoPart
-from chiasm.schema.facts import ModelFacts, SliceForm
+from chiasm.schema.facts import ModelFacts, SliceForm, TileForm
 from chiasm.schema.media import MediaItem, ProcessedItem
 
 _MAX_DEPTH = 64  # of lists and dicts in each other, in what a template gets from a user
@@ -32,7 +32,7 @@ class ExpandedPrompt(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """An item or a slice of it whose placeholders stand together, and the tokens around them."""
+    """An item, or a slice or tile of it, whose placeholders stand together, and the tokens around them."""
 
     item: ProcessedItem
     token_id: int
@@ -122,7 +122,8 @@ class PromptBuilder:
         self, token_ids: Sequence[int], items: Sequence[ProcessedItem], param: str
     ) -> dict[int, list[ProcessedItem]]:
         """The items that each kind of placeholder stands for, in order."""
-        kinds = {self._facts.image_token_id: "image"}
+        tiles = self._facts.tiles
+        kinds = {tiles.token_id if tiles else self._facts.image_token_id: "image"}
         if self._facts.video:
             kinds[self._facts.video.token_id] = "video"
         found = {token: [item for item in items if item.modality == kind] for token, kind in kinds.items()}
@@ -137,14 +138,30 @@ class PromptBuilder:
         return found
 
     def _runs(self, item: ProcessedItem) -> Iterator[_Run]:
-        """What stands for an item in the prompt: one run of placeholders, or one for each slice of a video."""
+        """What stands for an item in the prompt: one run of placeholders, or one for each tile or slice of it."""
         video = self._facts.video
-        if item.modality == "image" or video is None:
+        if item.modality == "image" and self._facts.tiles is not None:
+            yield from self._tile_runs(item, self._facts.tiles)
+        elif item.modality == "image" or video is None:
             yield _Run(item, self._facts.image_token_id)
         elif video.slices is None:
             yield _Run(item, video.token_id)
         else:
             yield from self._slice_runs(item, video.slices, video.processor.patches.temporal_patch_size)
+
+    def _tile_runs(self, item: ProcessedItem, form: TileForm) -> Iterator[_Run]:
+        """The tiles row by row, and the overview last."""
+        rows, columns = item.canvas
+        last = len(item.units) - 1
+        assert last == (rows * columns if rows * columns > 1 else 0)
+        for index, unit in enumerate(item.units):
+            before = [form.before] if index == 0 else []
+            if index == last:
+                before, after = [*before, form.overview], form.after
+            else:
+                after = form.between if (index + 1) % columns else form.row_end
+            alone = ProcessedItem("image", unit.num_tokens, (unit,))
+            yield _Run(alone, self._facts.image_token_id, before, [after])
 
     def _slice_runs(self, item: ProcessedItem, form: SliceForm, num_frames: int) -> Iterator[_Run]:
         for index, unit in enumerate(item.units):
