@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from chiasm.config.checkpoint import (
+    read_added_tokens,
     read_generation_config,
     read_image_processor_config,
     read_model_config,
@@ -23,6 +24,7 @@ from chiasm.schema.facts import ModelFacts
 _FAMILIES = {
     "glm4v": "chiasm.models.glm4v",
     "glm4v_moe": "chiasm.models.glm4v",
+    "llama4": "chiasm.models.llama4",
     "qwen2_5_vl": "chiasm.models.qwen2_5_vl",
     "qwen2_vl": "chiasm.models.qwen2_vl",
     "qwen3_vl": "chiasm.models.qwen3_vl",
@@ -91,4 +93,8 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         if entry.normalisation(settings) != normalisation:  # it is part of the weights: there is one for all
             raise UserError("the checkpoint normalises videos in another way than images.", param="model")
         facts = msgspec.structs.replace(facts, video=entry.video(config, settings))
+    if entry.tiles is not None:
+        tiles = entry.tiles(read_added_tokens(folder))
+        placed = (*facts.media_token_ids, *msgspec.structs.astuple(tiles))
+        facts = msgspec.structs.replace(facts, tiles=tiles, media_token_ids=tuple(dict.fromkeys(placed)))
     return Checkpoint(folder, entry, config, facts, normalisation)
