@@ -42,8 +42,7 @@ def make_prompt(facts: ModelFacts, pieces: Sequence[int | Grid | Clip], *, seed:
 
     The seed follows from the pieces unless it is given.
     """
-    seed = zlib.crc32(repr(pieces).encode()) if seed is None else seed
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(zlib.crc32(repr(pieces).encode()) if seed is None else seed)
     start_token, end_token = facts.media_token_ids[:2]
     token_ids: list[int] = []
     items = []
@@ -52,7 +51,7 @@ def make_prompt(facts: ModelFacts, pieces: Sequence[int | Grid | Clip], *, seed:
         if isinstance(piece, int):
             token_ids += rng.integers(0, min(facts.media_token_ids), piece).tolist()
             continue
-        item = _item(facts, piece, len(token_ids) + 1, seed)
+        item = _item(facts, piece, len(token_ids) + 1)
         placeholder = facts.image_token_id
         if item.modality == "video":
             assert facts.video
@@ -63,16 +62,14 @@ def make_prompt(facts: ModelFacts, pieces: Sequence[int | Grid | Clip], *, seed:
     return Prompt(tuple(token_ids), tuple(items), tuple(pixels))
 
 
-def _item(facts: ModelFacts, piece: Grid | Clip, offset: int, seed: int) -> MediaItem:
+def _item(facts: ModelFacts, piece: Grid | Clip, offset: int) -> MediaItem:
     grid = piece.thw if isinstance(piece, Clip) else piece
     time, rows, columns = grid
     num_tokens = rows * columns // facts.processor.merge_size**2
     pixels = [
         PixelRef("", index * rows * columns, rows * columns, facts.processor.row_bytes) for index in range(time)
     ]
-    units = tuple(
-        Unit(f"{seed}/{offset}/{index}", (rows, columns), num_tokens, ref) for index, ref in enumerate(pixels)
-    )
+    units = tuple(Unit(f"{grid}/{index}", (rows, columns), num_tokens, ref) for index, ref in enumerate(pixels))
     if isinstance(piece, Clip):
         return MediaItem("video", offset, time * num_tokens, units, piece.seconds)
     return MediaItem("image", offset, time * num_tokens, units)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chiasm.bench.workloads import Batch
+from chiasm.bench.workloads import Batch, unit_grids
 from chiasm.config.engine import EngineConfig
 from chiasm.dist.runtime_dir import create_runtime_dir, remove_runtime_dir
 from chiasm.engine.executor.multiproc import MultiprocExecutor
@@ -108,17 +108,18 @@ def start_ranks(config: EngineConfig, threads: int) -> Iterator[RankSet]:
 
 
 def make_units(batch: Batch, facts: ModelFacts, folder: Path) -> list[Unit]:
-    """Units of a batch's items with random pixels, in files of the new ``folder``; their keys are "item/frame"."""
+    """Units of a batch's items with random pixels, in files of the new ``folder``; their keys are "item/unit"."""
     folder.mkdir()
     draw = np.random.default_rng(_SEED)
     units = []
-    for number, (frames, rows, columns) in enumerate(batch):
-        num_rows = rows * columns
-        pixels = draw.integers(0, 256, (frames * num_rows, facts.processor.row_bytes), dtype=np.uint8)
+    for number, item in enumerate(batch):
+        grids = unit_grids(item, facts.encoder)
+        num_rows = grids[0][0] * grids[0][1]  # of each: the units of an item are alike
+        pixels = draw.integers(0, 256, (len(grids) * num_rows, facts.processor.row_bytes), dtype=np.uint8)
         ref = write_rows([pixels], folder / f"item-{number}")
-        for frame in range(frames):
-            own = PixelRef(ref.path, frame * num_rows, num_rows, ref.row_bytes)
-            units.append(Unit(f"{number}/{frame}", (rows, columns), num_rows // facts.encoder.block_rows, own))
+        for index, grid in enumerate(grids):
+            own = PixelRef(ref.path, index * num_rows, num_rows, ref.row_bytes)
+            units.append(Unit(f"{number}/{index}", grid, num_rows // facts.encoder.block_rows, own))
     return units
 
 

@@ -141,13 +141,28 @@ def units_of(batch: Sequence[Item], shape: EncoderShape) -> list[list[Unit]]:
     Raises:
         UserError: if a side is no multiple of the tower's merge blocks.
     """
-    for item in batch:
-        if item[1] % shape.merge_size or item[2] % shape.merge_size:
-            raise UserError(f"the sides of {item} must be multiples of {shape.merge_size} patches.", param="workload")
     return [
-        [_unit(f"{number}.{frame}", (rows, columns), shape) for frame in range(frames)]
-        for number, (frames, rows, columns) in enumerate(batch)
+        [_unit(f"{number}.{index}", grid, shape) for index, grid in enumerate(unit_grids(item, shape))]
+        for number, item in enumerate(batch)
     ]
+
+
+def unit_grids(item: Item, shape: EncoderShape) -> list[tuple[int, int]]:
+    """The grid of each unit of an item.
+
+    Where pictures are cut into tiles, an image has as many as cover it, and an overview if that is more than one.
+
+    Raises:
+        UserError: if a side is no multiple of the tower's merge blocks.
+    """
+    frames, rows, columns = item
+    side = shape.tile_side
+    if side:
+        num_tiles = -(-rows // side) * -(-columns // side)
+        return [(side, side)] * (frames * (num_tiles + (num_tiles > 1)))
+    if rows % shape.merge_size or columns % shape.merge_size:
+        raise UserError(f"the sides of {item} must be multiples of {shape.merge_size} patches.", param="workload")
+    return [(rows, columns)] * frames
 
 
 def _unit(key: str, grid: tuple[int, int], shape: EncoderShape) -> Unit:

@@ -22,6 +22,7 @@ SECONDS = 2.0
 """Most that a fit takes, but for a single pass that is longer."""
 
 _SMALL_SIDE, _MAX_SIDE = 4, 32  # of units, in merge blocks
+_MIN_TILES, _MAX_TILES = 4, 16  # of a large pass, where all units are alike
 _MAX_ROWS = 4096
 _MAX_REPEATS = 4
 _WARM_UPS = 3
@@ -57,19 +58,20 @@ class Fit:
         """Measure for about ``seconds``.
 
         A pass takes a time for each operation that is linear in the rows, and one for each of full attention. The
-        latter is measured on the attention op alone, the former on a unit as large as there is time for. Where a
-        rank packs its units, as on a GPU, a smaller unit tells what a pass takes besides. On a CPU a small one only
-        shows that small matrices are slow; to take that for a price of passes would praise plans with few of them.
+        latter is measured on the attention op alone, the former on a unit as large as there is time for, or on as
+        many where all are tiles of one size. Where a rank packs its units, as on a GPU, a smaller pass tells what one
+        takes besides. On a CPU a small one only shows that small matrices are slow; to take that for a price of
+        passes would praise plans with few of them.
         """
         self._warm_up()
         exchange, byte = self._link()
         attention = self._attention(0.15 * seconds)
         link = _Link(exchange, byte, attention)
-        small = self._unit(_SMALL_SIDE, link, 0.25 * seconds)
+        small = self._timed(self._small, link, 0.25 * seconds)
         flop, fixed = small.seconds / small.flops, 0.0
-        side = min(int(_SMALL_SIDE * math.sqrt(0.5 * seconds / small.pass_seconds)), _MAX_SIDE)
-        if side >= 2 * _SMALL_SIDE:
-            large = self._unit(side, link, 0.5 * seconds)
+        larger = self._larger(0.5 * seconds / small.pass_seconds)
+        if larger is not None:
+            large = self._timed(larger, link, 0.5 * seconds)
             flop = large.seconds / large.flops
             if self.packs_units:
                 flop = max(large.seconds - small.seconds, 0.5 * large.seconds) / (large.flops - small.flops)
@@ -85,29 +87,44 @@ class Fit:
             packs_units=self.packs_units,
         )
 
-    def _unit(self, side: int, link: _Link, seconds: float) -> _Timed:
-        """A square unit's linear work and its time; what is known of its time is taken off.
+    @property
+    def _small(self) -> _Squares:
+        side = self.shape.tile_side
+        return _Squares(side // self.shape.merge_size if side else _SMALL_SIDE, 1)
+
+    def _larger(self, factor: float) -> _Squares | None:
+        """A pass of about ``factor`` times the small one's time; None if it would tell no more."""
+        if self.shape.tile_side:
+            number = min(int(factor), _MAX_TILES)
+            return _Squares(self._small.side, number) if number >= _MIN_TILES else None
+        side = min(int(_SMALL_SIDE * math.sqrt(factor)), _MAX_SIDE)
+        return _Squares(side, 1) if side >= 2 * _SMALL_SIDE else None
+
+    def _timed(self, squares: _Squares, link: _Link, seconds: float) -> _Timed:
+        """The linear work of a pass over square units and its time; what is known of its time is taken off.
 
         Args:
-            side: in merge blocks.
+            squares: what is encoded.
             link: what has been measured already.
             seconds: to measure for.
         """
         shape = self.shape
-        num_rows = (side * shape.merge_size) ** 2
-        took = self._time(partial(self._pass, side), seconds)
+        unit_rows = (squares.side * shape.merge_size) ** 2
+        num_rows = squares.number * unit_rows
+        took = self._time(partial(self._pass, squares), seconds)
         divisor = self.group.size if self.is_sharded else 1
-        known = link.attention * full_attention_flops(shape, num_rows) / divisor
+        known = link.attention * squares.number * full_attention_flops(shape, unit_rows) / divisor
         if self.is_sharded:
             num_bytes = num_rows * shape.hidden_size * self.dtype.itemsize * 2 * (divisor - 1) / divisor
             known += 2 * shape.num_layers * (link.exchange + link.byte * num_bytes)
-        return _Timed(took, max(took - known, 0.5 * took), linear_flops(shape, num_rows) / divisor)
+        flops = squares.number * linear_flops(shape, unit_rows)
+        return _Timed(took, max(took - known, 0.5 * took), flops / divisor)
 
-    def _pass(self, side: int) -> None:
-        """Encode a square unit of ``side`` merge blocks."""
-        grid = (side * self.shape.merge_size, side * self.shape.merge_size)
-        pixels = torch.zeros(grid[0] * grid[1], self.row_bytes, dtype=torch.uint8, device=self.device)
-        self.encoder(pixels, [Piece.whole(grid)], None)
+    def _pass(self, squares: _Squares) -> None:
+        """Encode square units."""
+        side = squares.side * self.shape.merge_size
+        pixels = torch.zeros(squares.number * side**2, self.row_bytes, dtype=torch.uint8, device=self.device)
+        self.encoder(pixels, [Piece.whole((side, side))] * squares.number, None)
 
     def _attention(self, seconds: float) -> float:
         """Seconds per operation of the attention op, at a size that fits into the time."""
@@ -139,7 +156,7 @@ class Fit:
     def _warm_up(self) -> None:
         """Have libraries load and connections made on next to no work, so that no such time is taken for a rate."""
         for _ in range(_WARM_UPS):
-            self._pass(1)
+            self._pass(self._small if self.shape.tile_side else _Squares(1, 1))
             if self.group.size > 1:
                 self._exchange(_SMALL_MESSAGE)
 
@@ -160,6 +177,13 @@ class Fit:
             torch.cuda.synchronize(self.device)
         took = torch.tensor([time.perf_counter() - start], dtype=torch.float64, device=self.device)
         return float(self.group.all_reduce(took).item()) / self.group.size
+
+
+class _Squares(NamedTuple):
+    """``number`` square units of ``side`` merge blocks, in one pass."""
+
+    side: int
+    number: int
 
 
 class _Link(NamedTuple):

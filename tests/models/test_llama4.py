@@ -13,6 +13,8 @@ from chiasm.config.engine import EncoderMode
 from chiasm.dist.group import Group
 from chiasm.models.loader import load_model
 from chiasm.models.registry import open_checkpoint
+from chiasm.vision.cost import CostModel
+from chiasm.vision.plan import plan_vision
 from tests import invariants
 from tests.checkpoints import SavedModel, save_llama4
 from tests.invariants import CPU, Family
@@ -24,7 +26,7 @@ PROMPTS = {
     "text": [40],
     "one tile": [5, TILE, 7],
     "several tiles": [3, (5, 6, 6), 5],
-    "two images": [3, TILE, 4, (3, 6, 6), 9],
+    "two images": [3, (2, 6, 6), 4, (3, 6, 6), 9],
     "images side by side": [TILE, TILE, 1],
 }
 WITH_IMAGES = [name for name in PROMPTS if name != "text"]
@@ -147,3 +149,16 @@ def test_encoder_mode_equals_one_rank(
 ) -> None:
     prompts = prompts_of(family, "one tile", "several tiles", "two images")
     invariants.encoder_mode_equals_one_rank(family, rank_pool, size, prompts, mode, dtype)
+
+
+def test_nine_tiles_on_eight_ranks_are_nine_tiles_of_work(family: Family, rank_pool: RankPool) -> None:
+    """No rank computes a tile of zeros for the sake of an even batch."""
+    size = 8
+    prompts = [make_prompt(family.facts, [(9, 6, 6)])]
+    units = invariants.units_of(prompts)
+    model = CostModel(family.facts.encoder, invariants.CHEAP_EXCHANGE, size)
+    plan = plan_vision(units, num_ranks=size, mode="auto", model=model)
+    assert plan.reason == "auto: whole units on 8 ranks, as this tower's can't be cut"
+    ranks = rank_pool.run(size, invariants.encode_on_rank, family.folder, prompts, plan, torch.float32, timeout=90.0)
+    assert sorted(sum(rank.rows_read.values()) for rank in ranks) == [36] * 7 + [72]
+    assert all(rank.features.keys() == {unit.key for unit in units} for rank in ranks)

@@ -69,6 +69,48 @@ GLM_CASES = tuple(
     )
 )
 
+
+@dataclass(frozen=True)
+class TileCase:
+    """A made-up picture and the tiles that it is cut into."""
+
+    kind: str
+    height: int
+    width: int
+    tile_size: int = 336
+    max_tiles: int = 16
+    fills_canvas: bool = False
+
+    @property
+    def name(self):
+        fills = " filled" if self.fills_canvas else ""
+        return f"{self.kind} {self.height}x{self.width} in {self.max_tiles} of {self.tile_size}{fills}"
+
+
+TILE_CASES = (
+    TileCase("noise", 1, 1),
+    TileCase("noise", 1, 200),
+    TileCase("noise", 900, 2),
+    TileCase("smooth", 37, 511),
+    TileCase("noise", 336, 336),
+    TileCase("noise", 337, 336),
+    TileCase("smooth", 480, 640),
+    TileCase("noise", 480, 640, max_tiles=4),
+    TileCase("noise", 480, 640, max_tiles=1),
+    TileCase("noise", 90, 120, fills_canvas=True),
+    TileCase("smooth", 333, 777, tile_size=84, max_tiles=6),
+    TileCase("noise", 100, 170, tile_size=84, max_tiles=6, fills_canvas=True),
+    TileCase("noise", 84, 252, tile_size=84, max_tiles=6),
+    TileCase("noise", 1300, 1700, tile_size=112),
+    TileCase("smooth", 2000, 300),
+)
+
+# Sizes of pictures, as (height, width), and the tiles that they are fitted onto: (side, how many, whether filled).
+CANVASES = ((336, 16, False), (336, 16, True), (448, 5, False), (84, 9, False))
+CANVAS_SIZES = tuple(
+    (1 + 7919 * number % limit, 1 + 104_729 * number % limit) for limit in (70, 700, 3000) for number in range(1, 31)
+)
+
 FILES = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "retina.jpg", "camera.png", "text.png")
 
 
