@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 
 from chiasm import LLM, SamplingParams
-from tests.checkpoints import SavedModel, save_glm4v, save_qwen2_vl, save_qwen3_vl
+from tests.checkpoints import SavedModel, save_glm4v, save_llama4, save_qwen2_vl, save_qwen3_vl
 from tests.e2e.pictures import chart, photograph
 from tests.e2e.reference import NUM_TOKENS, Reference, folder_of
+from tests.e2e.tile_reference import TileReference
 
 GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
 FAMILIES: dict[str, Callable[[Path], SavedModel]] = {
     "glm4v": lambda folder: save_glm4v(folder),
     "glm4v_moe": lambda folder: save_glm4v(folder, has_experts=True),
+    "llama4": save_llama4,
+    "llama4, interleaved": lambda folder: save_llama4(folder, "transformers5", is_interleaved=True),
     "qwen2_vl": save_qwen2_vl,
     "qwen3_vl": lambda folder: save_qwen3_vl(folder, has_experts=False),
     "qwen3_vl_moe": lambda folder: save_qwen3_vl(folder, has_experts=True),
@@ -26,15 +29,15 @@ FAMILIES: dict[str, Callable[[Path], SavedModel]] = {
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_tokens_equal_hugging_face(tmp_path: Path, family: str) -> None:
     """In one batch whose prompts are prefilled in chunks, on one rank and on two."""
-    saved = FAMILIES[family](tmp_path)
-    reference = Reference(saved)
+    saved = FAMILIES[family](tmp_path / "checkpoint")
+    reference = TileReference(saved, tmp_path) if family.startswith("llama4") else Reference(saved)
     inputs: list[Any] = []
     expected = []
     for images in (
         [],
         [photograph()],
         [chart()],
-        [photograph("chelsea.png", (120, 90)), photograph("coffee.png", (64, 200))],
+        [photograph("chelsea.png", (120, 90)), photograph("coffee.png", (64, 200)), photograph("text.png", (40, 50))],
     ):
         prompt = reference.image_prompt(len(images))
         inputs.append({"prompt": prompt, "multi_modal_data": {"image": images}} if images else prompt)
@@ -57,3 +60,19 @@ def test_a_conversation_with_glm_equals_hugging_face(tmp_path: Path) -> None:
     with LLM(folder_of(saved), dtype="float32") as llm:
         [output] = llm.chat(messages, GREEDY, use_tqdm=False)
     assert output.outputs[0].token_ids == reference.answer(prompt, [image])
+
+
+def test_a_conversation_with_llama4_equals_hugging_face(tmp_path: Path) -> None:
+    saved = save_llama4(tmp_path / "checkpoint")
+    images = [photograph("chelsea.png", (200, 80)), photograph("coffee.png", (90, 170))]
+    content = [*({"type": "image", "image": image} for image in images), {"type": "text", "text": "Was ist das? 🙂"}]
+    messages = [{"role": "user", "content": content}]
+    reference = TileReference(saved, tmp_path)
+    prompt = reference.chat_prompt(messages)
+    assert prompt.startswith("<|begin_of_text|><|header_start|>user<|header_end|>\n\n<|image|><|image|>Was")
+    expected = reference.answer(prompt, images)
+    with LLM(folder_of(saved), dtype="float32") as llm:
+        for _ in range(2):  # the second time from the caches of the prefix and of the tiles
+            [output] = llm.chat(messages, GREEDY, use_tqdm=False)
+            assert output.outputs[0].token_ids == expected
+        assert output.num_cached_tokens
