@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from chiasm.bench.baseline import whole_items
@@ -33,6 +34,15 @@ def test_named_workloads_are_always_the_same_and_fit_merge_blocks(name: str) -> 
     assert [workload] == find_workloads(name)
     for batch in workload.batches[:50]:
         units_of(batch, QWEN3_VL_8B)
+
+
+def test_tiles_cover_an_image_and_an_overview_comes_with_several() -> None:
+    shape = msgspec.structs.replace(QWEN3_VL_8B, tile_side=24, can_cut_rows=False)
+    batch = ((1, 24, 24), (1, 24, 26), (1, 64, 64), (3, 20, 30))
+    found = units_of(batch, shape)
+    assert [len(units) for units in found] == [1, 3, 10, 9]
+    assert {unit.grid for units in found for unit in units} == {(24, 24)}
+    assert {unit.num_tokens for units in found for unit in units} == {144}
 
 
 def test_the_random_mix_is_as_described() -> None:

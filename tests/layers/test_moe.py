@@ -9,7 +9,15 @@ from torch import Tensor
 
 from chiasm.dist.group import SOLO
 from chiasm.layers.mlp import GatedMLP
-from chiasm.layers.moe import ExpertLayout, Experts, GroupedChoice, MixtureOfExperts, SigmoidRouter, SoftmaxRouter
+from chiasm.layers.moe import (
+    ExpertLayout,
+    Experts,
+    GroupedChoice,
+    LogitRouter,
+    MixtureOfExperts,
+    SigmoidRouter,
+    SoftmaxRouter,
+)
 from chiasm.layers.weight import Placement
 from tests.layers.test_layers import close, fill, placements, random
 
@@ -114,3 +122,26 @@ def test_a_shared_expert_is_added_to_the_chosen_ones(size: int) -> None:
     computed = torch.stack([mixture(placement)(x) for placement in placements(size)]).sum(0)
     expected = torch.stack([matrices.by_definition(row) for row in x]) + (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
     torch.testing.assert_close(computed, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("num_chosen", [1, 3])
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_logit_router_scales_what_its_experts_are_given(num_chosen: int, size: int) -> None:
+    matrices, x = Matrices(), random(11, SIZE)
+
+    def mixture(placement: Placement) -> MixtureOfExperts:
+        router = LogitRouter(SIZE, NUM_EXPERTS, num_chosen, placement)
+        experts = Experts(SIZE, INNER, NUM_EXPERTS, "in_out", placement, weighted="inputs")
+        fill(router.weight, own=matrices.router)
+        fill(experts.gate_up_proj.weight, own=matrices.gate_up.mT)
+        fill(experts.down_proj.weight, own=matrices.down.mT)
+        return MixtureOfExperts(router, experts)
+
+    computed = torch.stack([mixture(placement)(x) for placement in placements(size)]).sum(0)
+    for row, own in zip(x, computed, strict=True):
+        logits = matrices.router @ row
+        expected = torch.zeros_like(row)
+        for expert in logits.argsort(descending=True)[:num_chosen].tolist():
+            gate, up = (matrices.gate_up[expert] @ (row * logits[expert].sigmoid())).chunk(2)
+            expected += matrices.down[expert] @ (F.silu(gate) * up)
+        torch.testing.assert_close(own, expected, rtol=0, atol=1e-10)

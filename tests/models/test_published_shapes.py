@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from transformers.models.llama4.configuration_llama4 import Llama4Config
+from transformers.models.llama4.modeling_llama4 import Llama4ForConditionalGeneration
 
 from tests import invariants
 from tests.checkpoints import GLM_CLASSES, QWEN2_CLASSES, QWEN3_VL_CLASSES, hub_name_of_qwen2
@@ -186,3 +188,68 @@ def test_names_and_shapes_of_qwen2_fit(name: str, layout: str) -> None:
     else:
         shapes = {hub_name_of_qwen2(name): shape for name, shape in shapes.items()}
     invariants.names_and_shapes_fit(raw, shapes)
+
+
+_LLAMA4_TEXT = {
+    "hidden_size": 5120,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 202048,
+    "num_experts_per_tok": 1,
+    "rope_theta": 500000.0,
+    "no_rope_layers": [],
+    "attention_chunk_size": 8192,
+}
+_LONG = {
+    "factor": 16.0,
+    "high_freq_factor": 1.0,
+    "low_freq_factor": 1.0,
+    "original_max_position_embeddings": 8192,
+    "rope_type": "llama3",
+}
+LLAMA4 = {
+    "Llama-4-Scout-17B-16E-Instruct": {
+        "num_local_experts": 16,
+        "interleave_moe_layer_step": 1,
+        "use_qk_norm": True,
+        "max_position_embeddings": 10485760,
+        "rope_scaling": _LONG,
+    },
+    "Llama-4-Maverick-17B-128E-Instruct": {
+        "num_local_experts": 128,
+        "interleave_moe_layer_step": 2,
+        "use_qk_norm": False,
+        "max_position_embeddings": 1048576,
+        "rope_scaling": None,
+    },
+}
+_LLAMA4_TOWER = {
+    "hidden_size": 1408,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 34,
+    "num_attention_heads": 16,
+    "image_size": 336,
+    "patch_size": 14,
+    "vision_output_dim": 4096,
+    "projector_input_dim": 4096,
+    "projector_output_dim": 4096,
+    "rope_theta": 10000,
+}
+
+
+@pytest.mark.parametrize("layout", ["hub", "transformers5"])
+@pytest.mark.parametrize("name", LLAMA4)
+def test_names_and_shapes_of_llama4_fit(name: str, layout: str) -> None:
+    """The names of both layouts are the same; what they make of the config differs."""
+    text = {**_LLAMA4_TEXT, **LLAMA4[name]}
+    raw: dict[str, Any] = {"model_type": "llama4", "text_config": text, "vision_config": _LLAMA4_TOWER}
+    config = Llama4Config(**json.loads(json.dumps(raw)))
+    with torch.device("meta"):
+        tensors = Llama4ForConditionalGeneration._from_config(config, dtype=torch.bfloat16).state_dict()
+    if layout == "transformers5":
+        raw = json.loads(config.to_json_string(use_diff=False))
+    invariants.names_and_shapes_fit(raw, {name: tuple(tensor.shape) for name, tensor in tensors.items()})

@@ -33,16 +33,21 @@ def make_history(num_tokens: int, num_heads: int, num_kv_heads: int, block_ids: 
     return History(random(num_heads), random(num_kv_heads), random(num_kv_heads), block_ids)
 
 
-def expected_output(history: History) -> Tensor:
+def expected_output(history: History, chunk_size: int | None = None) -> Tensor:
     """[n, H, D], by the definition."""
     group = history.q.shape[1] // history.k.shape[1]
     k, v = (x.repeat_interleave(group, dim=1) for x in (history.k, history.v))
     scores = torch.einsum("ihd,jhd->hij", history.q, k) * SCALE
     future = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1)
+    if chunk_size is not None:
+        chunks = torch.arange(len(k)) // chunk_size
+        future |= chunks[:, None] != chunks
     return torch.einsum("hij,jhd->ihd", scores.masked_fill(future, -torch.inf).softmax(-1), v)
 
 
-def run_steps(histories: list[History], steps: list[list[int]], num_blocks: int) -> tuple[list[Tensor], KVCache]:
+def run_steps(
+    histories: list[History], steps: list[list[int]], num_blocks: int, chunk_size: int | None = None
+) -> tuple[list[Tensor], KVCache]:
     """Outputs of each sequence when every step computes so many rows of each; also the cache."""
     cache = KVCache.empty(num_blocks, BLOCK_SIZE, histories[0].k.shape[1], HEAD_DIM, torch.float64, CPU)
     for content in (cache.keys, cache.values):
@@ -54,7 +59,7 @@ def run_steps(histories: list[History], steps: list[list[int]], num_blocks: int)
         rows = [SequenceRows(part.start, part.stop - part.start, histories[i].block_ids) for i, part in parts]
         q, k, v = (torch.cat([getattr(histories[i], name)[part] for i, part in parts]) for name in "qkv")
         batch = build_batch(rows, BLOCK_SIZE, CPU)
-        out = paged_attention(q, k, v, cache, batch, SCALE)
+        out = paged_attention(q, k, v, cache, batch, SCALE, chunk_size)
         for (i, part), piece in zip(parts, batch.slices, strict=True):
             outputs[i].append(out[piece.start : piece.stop])
             done[i] = part.stop
@@ -79,6 +84,37 @@ def test_a_prefill_of_several_tiles_equals_the_definition(chunks: list[int]) -> 
     history = make_history(600, 2, 1, list(range(150)))
     [output], _ = run_steps([history], [[chunk] for chunk in chunks], num_blocks=150)
     torch.testing.assert_close(output, expected_output(history), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 3, 4, 6, 11, 100])
+@pytest.mark.parametrize("num_kv_heads", [1, 6])
+def test_rows_attend_within_their_chunk(chunk_size: int, num_kv_heads: int) -> None:
+    """Whether chunks end with blocks or not, in one step or over several."""
+    histories = [make_history(23, 6, num_kv_heads, [3, 4, 5, 6, 7, 8]), make_history(9, 6, num_kv_heads, [12, 1, 10])]
+    for steps in ([[23, 9]], [[5, 0], [7, 3], [1, 1], [1, 1], [9, 4]]):
+        outputs, _ = run_steps(histories, steps, 13, chunk_size)
+        for history, output in zip(histories, outputs, strict=True):
+            torch.testing.assert_close(output, expected_output(history, chunk_size), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("block_ids", [[0, 1, 2, 3], [3, 1, 0, 2]], ids=["in order", "out of order"])
+def test_blocks_before_a_chunk_are_not_read(block_ids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    history = make_history(15, 2, 1, block_ids)
+    _, cache = run_steps([history], [[14]], 4)
+    read: list[int] = []
+
+    def count(*tensors: Tensor, **options: object) -> Tensor:
+        read.append(tensors[1].shape[-2])
+        return sdpa(*tensors, **options)
+
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", count)
+    for blocks in (cache.keys, cache.values):
+        blocks[block_ids[0]] = blocks[block_ids[1]] = torch.nan
+    batch = build_batch([SequenceRows(14, 1, block_ids)], BLOCK_SIZE, CPU)
+    out = paged_attention(history.q[14:], history.k[14:], history.v[14:], cache, batch, SCALE, 8)
+    torch.testing.assert_close(out, expected_output(history, 8)[14:], rtol=0, atol=1e-12)
+    assert read == [7]
 
 
 def test_only_the_slots_of_new_rows_are_written() -> None:

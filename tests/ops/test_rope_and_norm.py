@@ -85,3 +85,5 @@ def test_rms_norm_equals_its_definition(dtype: torch.dtype) -> None:
     expected = wide / (wide.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight.double()
     tolerance = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 2e-2}[dtype]
     torch.testing.assert_close(rms_norm(x, weight, 1e-6).double(), expected, rtol=tolerance, atol=tolerance)
+    unweighted = rms_norm(x, None, 1e-6).double() * weight.double()
+    torch.testing.assert_close(unweighted, expected, rtol=tolerance, atol=tolerance)

@@ -17,7 +17,7 @@ from chiasm.schema.facts import EncoderRates
 from chiasm.vision.fit import Fit
 from chiasm.vision.timeline import Span, SpanLog, read_spans
 from chiasm.vision.units import Piece
-from tests.checkpoints import SavedModel
+from tests.checkpoints import SavedModel, save_llama4
 from tests.invariants import CPU
 from tests.ranks import RankPool
 
@@ -84,3 +84,21 @@ def test_ranks_measure_together_and_agree(
     assert all(each == rates[0] for each in rates), "the plan must not depend on the rank that tells"
     assert rates[0].seconds_per_exchange > 0
     assert rates[0].seconds_per_flop > 0
+
+
+@pytest.mark.parametrize("packs_units", [False, True])
+def test_a_tower_over_tiles_is_given_nothing_but_tiles(tmp_path: Path, packs_units: bool) -> None:
+    loaded = load_model(save_llama4(tmp_path).folder, dtype=torch.float32, device=CPU)
+    passes: list[int] = []
+
+    def encoder(pixels: torch.Tensor, pieces: Sequence[Piece], shared: SharedRows | None) -> torch.Tensor:
+        assert {piece.grid for piece in pieces} == {(6, 6)}
+        passes.append(len(pieces))
+        return loaded.model.encode_vision(pixels, pieces, shared)
+
+    facts = loaded.facts
+    fit = Fit(encoder, facts.encoder, facts.processor.row_bytes, SOLO, False, CPU, torch.float32, packs_units)
+    rates = fit.rates(seconds=0.5)
+    assert set(passes) == {1, 16}
+    assert rates.are_sane
+    assert packs_units or rates.seconds_per_pass == 0

@@ -1,0 +1,71 @@
+"""Tiles of pictures in prompts: what stands between them, as Hugging Face's processor has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from transformers.models.llama4.processing_llama4 import Llama4Processor
+
+from chiasm.engine.frontend.prompts import PromptBuilder
+from chiasm.engine.frontend.tokenizer import Tokenizer, load_tokenizer
+from chiasm.models.registry import open_checkpoint
+from chiasm.schema.media import PixelRef, ProcessedItem, Unit
+from tests.checkpoints import save_llama4
+from tests.engine.frontend.support import refused
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_llama4(tmp_path_factory.mktemp("llama4")).folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> Tokenizer:
+    return load_tokenizer(folder)
+
+
+@pytest.fixture(scope="module")
+def builder(folder: Path, tokenizer: Tokenizer) -> PromptBuilder:
+    return PromptBuilder(tokenizer, None, open_checkpoint(folder).facts)
+
+
+def make_item(rows: int, columns: int) -> ProcessedItem:
+    num_units = rows * columns + (rows * columns > 1)
+    units = tuple(Unit(f"{rows}x{columns} {n}", (6, 6), 9, PixelRef("", 36 * n, 36, 588)) for n in range(num_units))
+    return ProcessedItem("image", 9 * num_units, units, canvas=(rows, columns))
+
+
+CANVASES = [[(1, 1)], [(1, 2)], [(2, 1)], [(2, 3)], [(3, 2), (1, 1), (1, 4)]]
+
+
+@pytest.mark.parametrize("canvases", CANVASES, ids=str)
+def test_tiles_stand_as_hugging_face_has_them(
+    builder: PromptBuilder, tokenizer: Tokenizer, canvases: list[tuple[int, int]]
+) -> None:
+    text = "".join(f"picture {number}: <|image|> " for number in range(len(canvases)))
+    items = [make_item(*canvas) for canvas in canvases]
+    expanded = builder.expand(tokenizer.encode(text), items, "prompt")
+    for canvas in canvases:
+        text = text.replace(
+            "<|image|>", Llama4Processor._prompt_split_image(None, canvas, 9).replace("image|>", "!"), 1
+        )
+    assert list(expanded.token_ids) == tokenizer.encode(text.replace("!", "image|>"))
+    assert [item.units for item in expanded.items] == [(unit,) for item in items for unit in item.units]
+    patch = tokenizer.encode("<|patch|>")
+    for item in expanded.items:
+        assert list(expanded.token_ids[item.offset : item.end]) == patch * 9
+    assert sum(item.num_tokens for item in expanded.items) == list(expanded.token_ids).count(*patch)
+
+
+def test_a_mismatch_is_refused_with_both_numbers(builder: PromptBuilder, tokenizer: Tokenizer) -> None:
+    with refused("prompt", "2 image placeholders", "1 images"):
+        builder.expand(tokenizer.encode("<|image|> or <|image|>"), [make_item(1, 2)], "prompt")
+
+
+@pytest.mark.parametrize("token", ["<|image|>", "<|patch|>", "<|image_start|>", "<|tile_x_separator|>"])
+def test_tokens_of_tiles_in_a_prompt_without_media_are_refused(
+    builder: PromptBuilder, tokenizer: Tokenizer, token: str
+) -> None:
+    with refused("prompt", token):
+        builder.refuse_media_tokens(tokenizer.encode(f"a {token}"), "prompt")
