@@ -18,7 +18,7 @@ from chiasm.cli.main import main
 from chiasm.errors import UserError
 from chiasm.vision.cost import CostModel
 from chiasm.vision.plan import plan_vision
-from tests.checkpoints import SavedModel
+from tests.checkpoints import SavedModel, save_llama4
 
 RATES = gpu_rates(tflops=500, link_gbs=400, link_us=10)
 SMALL = Workload("small", (((1, 16, 16), (3, 8, 8)),))
@@ -225,3 +225,15 @@ def test_a_file_that_is_no_workload(content: str, told: str, tmp_path: Path) -> 
 def test_what_the_command_refuses(line: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "encoder", *line]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_a_tower_over_tiles_is_listed_with_whole_units_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, rows_file = save_llama4(tmp_path).folder, tmp_path / "rows.json"
+    line = ["bench", "encoder", str(folder), "--simulate", "4", "--workload", "small", "--json", str(rows_file)]
+    assert main(line) == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == list(MODES)
+    rows = {(row["workload"], row["mode"]): row["efficiency"] for row in json.loads(rows_file.read_text())}
+    for name in ("one-image", "short-video", "mix-of-12"):
+        assert rows[name, "auto"] == rows[name, "data"] >= rows[name, "whole-items"]

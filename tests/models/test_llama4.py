@@ -11,6 +11,7 @@ from torch import Tensor
 
 from chiasm.config.engine import EncoderMode
 from chiasm.dist.group import Group
+from chiasm.errors import UserError
 from chiasm.models.loader import load_model
 from chiasm.models.registry import open_checkpoint
 from chiasm.vision.cost import CostModel
@@ -135,7 +136,9 @@ def test_sharded_equals_one_rank(
     family: Family, rank_pool: RankPool, size: int, sharding: invariants.Sharding, dtype: torch.dtype
 ) -> None:
     if sharding[0] and family.model.language_model.heads.total_heads % size:
-        pytest.skip(f"its heads do not divide by {size}")
+        with pytest.raises(UserError, match=f"tensor_parallel_size={size} .* sizes that fit: 1, 2, 4, 8"):
+            open_checkpoint(family.folder).check_sharding(size, 1)
+        return
     invariants.sharded_equals_whole(
         family, rank_pool, size, prompts_of(family, "text", "two images"), sharding, dtype
     )

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from itertools import chain
 from pathlib import Path
 
 import pytest
-from transformers.models.llama4.processing_llama4 import Llama4Processor
+from transformers import AutoTokenizer
+from transformers.models.llama4.processing_llama4 import Llama4Processor, chat_template
 
+from chiasm.engine.frontend.chat_template import ChatTemplate
 from chiasm.engine.frontend.prompts import PromptBuilder
 from chiasm.engine.frontend.tokenizer import Tokenizer, load_tokenizer
 from chiasm.models.registry import open_checkpoint
 from chiasm.schema.media import PixelRef, ProcessedItem, Unit
 from tests.checkpoints import save_llama4
-from tests.engine.frontend.support import refused
+from tests.engine.frontend.support import IMAGE, assistant, refused, render, text, user
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +47,13 @@ CANVASES = [[(1, 1)], [(1, 2)], [(2, 1)], [(2, 3)], [(3, 2), (1, 1), (1, 4)]]
 def test_tiles_stand_as_hugging_face_has_them(
     builder: PromptBuilder, tokenizer: Tokenizer, canvases: list[tuple[int, int]]
 ) -> None:
-    text = "".join(f"picture {number}: <|image|> " for number in range(len(canvases)))
+    prompt = "".join(f"picture {number}: <|image|> " for number in range(len(canvases)))
     items = [make_item(*canvas) for canvas in canvases]
-    expanded = builder.expand(tokenizer.encode(text), items, "prompt")
-    for canvas in canvases:
-        text = text.replace(
-            "<|image|>", Llama4Processor._prompt_split_image(None, canvas, 9).replace("image|>", "!"), 1
-        )
-    assert list(expanded.token_ids) == tokenizer.encode(text.replace("!", "image|>"))
+    expanded = builder.expand(tokenizer.encode(prompt), items, "prompt")
+    pieces = prompt.split("<|image|>")
+    images = [Llama4Processor._prompt_split_image(None, canvas, 9) for canvas in canvases]
+    theirs = "".join(chain.from_iterable(zip(pieces, [*images, ""], strict=True)))
+    assert list(expanded.token_ids) == tokenizer.encode(theirs)
     assert [item.units for item in expanded.items] == [(unit,) for item in items for unit in item.units]
     patch = tokenizer.encode("<|patch|>")
     for item in expanded.items:
@@ -69,3 +72,28 @@ def test_tokens_of_tiles_in_a_prompt_without_media_are_refused(
 ) -> None:
     with refused("prompt", token):
         builder.refuse_media_tokens(tokenizer.encode(f"a {token}"), "prompt")
+
+
+CONVERSATIONS = [
+    [user("Hello, world!")],
+    [
+        {"role": "system", "content": " Be brief. "},
+        user([IMAGE, text("What?"), IMAGE]),
+        assistant("Cats."),
+        user("Why?"),
+    ],
+]
+
+
+@pytest.mark.parametrize("messages", CONVERSATIONS)
+def test_the_published_template_gives_the_ids_of_hugging_face(
+    folder: Path, tokenizer: Tokenizer, messages: list[dict[str, object]]
+) -> None:
+    template = ChatTemplate(chat_template, {"bos_token": "<|begin_of_text|>"})
+    builder = PromptBuilder(tokenizer, template, open_checkpoint(folder).facts)
+    theirs = AutoTokenizer.from_pretrained(folder).apply_chat_template(
+        json.loads(json.dumps(messages).replace("image_url", "image")),
+        chat_template=chat_template,
+        add_generation_prompt=True,
+    )
+    assert builder.tokenize(render(builder, messages)) == theirs["input_ids"]
