@@ -200,7 +200,8 @@ def read_tile_processor(
     size = processor.get("size") or {}
     for key in ("height", "width"):
         require_setting(where, f"size.{key}", size.get(key, tile_size), [tile_size])
-    most = processor.get("max_patches") or max_tiles
+    given = processor.get("max_patches")
+    most = max_tiles if given is None else given
     if type(most) is not int or most < 1:
         raise UserError(
             f"max_patches={shorten(most)} in the checkpoint's {where} must be a whole number.", param="model"

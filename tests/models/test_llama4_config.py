@@ -131,6 +131,7 @@ def test_settings_that_are_not_honoured_are_refused(where: str, changes: dict[st
         ({"resample": 3}, "resample=3 .* only 2"),
         ({"do_resize": False}, "do_resize=False"),
         ({"max_patches": "9"}, "max_patches='9' .* whole number"),
+        ({"max_patches": 0}, "max_patches=0 .* whole number"),
     ],
 )
 def test_image_processors_that_are_not_honoured_are_refused(changes: dict[str, Any], match: str) -> None:
