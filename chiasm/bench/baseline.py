@@ -15,14 +15,14 @@ def whole_items(items: Sequence[Sequence[Unit]], num_ranks: int) -> tuple[Assign
     So do the data-parallel modes of vLLM and SGLang; that attention grows with the square is not seen by it.
     """
     heap = [(0, rank) for rank in range(num_ranks)]
-    sizes = [sum(unit.num_patches for unit in item) for item in items]
+    sizes = [sum(unit.num_rows for unit in item) for item in items]
     owners = {}
     for index in sorted(range(len(items)), key=lambda index: (-sizes[index], index)):
         load, rank = heap[0]
         owners[index] = rank
         heapreplace(heap, (load + sizes[index], rank))
     return tuple(
-        Assignment(unit, (Share(owners[index], 0, unit.num_patches),))
+        Assignment(unit, (Share(owners[index], 0, unit.num_rows),))
         for index, item in enumerate(items)
         for unit in item
     )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chiasm.bench.workloads import Batch, unit_grids
+from chiasm.bench.workloads import Batch, unit_grids, unit_of
 from chiasm.config.engine import EngineConfig
 from chiasm.dist.runtime_dir import create_runtime_dir, remove_runtime_dir
 from chiasm.engine.executor.multiproc import MultiprocExecutor
@@ -119,7 +119,7 @@ def make_units(batch: Batch, facts: ModelFacts, folder: Path) -> list[Unit]:
         ref = write_rows([pixels], folder / f"item-{number}")
         for index, grid in enumerate(grids):
             own = PixelRef(ref.path, index * num_rows, num_rows, ref.row_bytes)
-            units.append(Unit(f"{number}/{index}", grid, num_rows // facts.encoder.block_rows, own))
+            units.append(unit_of(f"{number}/{index}", grid, facts.encoder, own))
     return units
 
 

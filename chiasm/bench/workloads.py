@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from chiasm.errors import UserError
+from chiasm.multimodal.sizes import fitting_tiles
 from chiasm.schema.facts import EncoderShape
 from chiasm.schema.media import PixelRef, Unit
 
@@ -142,7 +143,10 @@ def units_of(batch: Sequence[Item], shape: EncoderShape) -> list[list[Unit]]:
         UserError: if a side is no multiple of the tower's merge blocks.
     """
     return [
-        [_unit(f"{number}.{index}", grid, shape) for index, grid in enumerate(unit_grids(item, shape))]
+        [
+            unit_of(f"{number}.{index}", grid, shape, PixelRef("", 0, math.prod(grid), 0))
+            for index, grid in enumerate(unit_grids(item, shape))
+        ]
         for number, item in enumerate(batch)
     ]
 
@@ -151,6 +155,7 @@ def unit_grids(item: Item, shape: EncoderShape) -> list[tuple[int, int]]:
     """The grid of each unit of an item.
 
     Where pictures are cut into tiles, an image has as many as cover it, and an overview if that is more than one.
+    Where a unit is put together of tiles, an image has those on which it fits best.
 
     Raises:
         UserError: if a side is no multiple of the tower's merge blocks.
@@ -160,11 +165,16 @@ def unit_grids(item: Item, shape: EncoderShape) -> list[tuple[int, int]]:
     if side:
         num_tiles = -(-rows // side) * -(-columns // side)
         return [(side, side)] * (frames * (num_tiles + (num_tiles > 1)))
+    if shape.canvas is not None:
+        tiles = fitting_tiles(rows, columns, shape.canvas.side, shape.canvas.num_tiles)
+        return [(tiles[0] * shape.canvas.side, tiles[1] * shape.canvas.side)] * frames
     if rows % shape.merge_size or columns % shape.merge_size:
         raise UserError(f"the sides of {item} must be multiples of {shape.merge_size} patches.", param="workload")
     return [(rows, columns)] * frames
 
 
-def _unit(key: str, grid: tuple[int, int], shape: EncoderShape) -> Unit:
-    num_patches = grid[0] * grid[1]
-    return Unit(key, grid, num_patches // shape.block_rows, PixelRef("", 0, num_patches, 0))
+def unit_of(key: str, grid: tuple[int, int], shape: EncoderShape, pixels: PixelRef) -> Unit:
+    """The unit of a grid that ``unit_grids`` gave."""
+    if shape.canvas is not None:
+        return shape.canvas.unit(key, grid, pixels)
+    return Unit(key, grid, grid[0] * grid[1] // shape.block_rows, pixels)

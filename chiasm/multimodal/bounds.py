@@ -9,7 +9,7 @@ import msgspec
 
 from chiasm.config.engine import PROCESSOR_KEYS, MediaConfig, check_media_io_kwargs, check_processor_kwargs
 from chiasm.errors import UserError, refuse
-from chiasm.schema.media import ImageProcessorSpec, PatchProcessorSpec, TileProcessorSpec, VideoProcessorSpec
+from chiasm.schema.media import ImageProcessorSpec, PatchProcessorSpec, VideoProcessorSpec
 
 
 def bounded_spec(
@@ -28,7 +28,7 @@ def bounded_spec(
         UserError: for an unknown key, a value that is not a positive whole number, one outside the server's range,
             a minimum above the maximum, or any value where pictures are cut into tiles.
     """
-    if isinstance(spec, TileProcessorSpec):
+    if not isinstance(spec, PatchProcessorSpec):
         _refuse_limits({**server_kwargs, **request_kwargs})
         return spec
     server_spec = _replaced(spec, server_kwargs)

@@ -14,9 +14,10 @@ from chiasm.multimodal.hashing import unit_key
 from chiasm.multimodal.patches import cut_into_patches
 from chiasm.multimodal.pixels import new_file_name, write_rows
 from chiasm.multimodal.resize import resize
-from chiasm.multimodal.sizes import resized_frame_size, resized_size
+from chiasm.multimodal.sizes import resized_frame_size, resized_size, size_on_canvas
 from chiasm.multimodal.units import cut_into_units
 from chiasm.schema.media import (
+    CanvasProcessorSpec,
     FrameTimes,
     ImageProcessorSpec,
     PatchLayout,
@@ -61,6 +62,8 @@ def process_image(
     path = pixel_folder / (file_name or new_file_name())
     if isinstance(spec, TileProcessorSpec):
         return _process_tiles(image, spec, path)
+    if isinstance(spec, CanvasProcessorSpec):
+        return ProcessedItem("image", 1, (_write_canvas(image, spec, path),))
     size = resized_size(image.shape[0], image.shape[1], spec, param=param)
     units = _write_units([(resize(image, *size, "bicubic"),)], spec, path)
     return ProcessedItem("image", _num_tokens(units), units)
@@ -69,12 +72,26 @@ def process_image(
 def _process_tiles(image: Frame, spec: TileProcessorSpec, path: Path) -> ProcessedItem:
     tiles, size = fit_to_canvas(image.shape[0], image.shape[1], spec)
     side = spec.tile_size
-    canvas = np.zeros((3, tiles[0] * side, tiles[1] * side), np.uint8)
-    canvas[:, : size[0], : size[1]] = resize(image, *size, "bilinear")
-    cut = canvas.reshape(3, tiles[0], side, tiles[1], side).transpose(1, 3, 0, 2, 4).reshape(-1, 3, side, side)
+    cut = _cut_canvas(resize(image, *size, "bilinear"), tiles, side)
     overview = [resize(image, side, side, "bilinear")] if len(cut) > 1 else []
     units = _write_units([(planes,) for planes in (*cut, *overview)], spec, path)
     return ProcessedItem("image", _num_tokens(units), units, canvas=tiles)
+
+
+def _write_canvas(image: Frame, spec: CanvasProcessorSpec, path: Path) -> Unit:
+    """The unit of a picture on its canvas, whose pixels are in a new file, tile by tile."""
+    tiles, size = size_on_canvas(image.shape[0], image.shape[1], spec)
+    cut = _cut_canvas(resize(image, *size, "bilinear"), tiles, spec.tile_size)
+    rows = np.concatenate([cut_into_patches([planes], spec) for planes in cut])
+    grid = tiles[0] * spec.canvas.side, tiles[1] * spec.canvas.side
+    return spec.canvas.unit(unit_key(rows, grid, spec), grid, write_rows([rows], path))
+
+
+def _cut_canvas(planes: Planes, tiles: tuple[int, int], side: int) -> Planes:
+    """The tiles of a canvas with a picture in its upper left corner, row by row: [tiles, 3, side, side]."""
+    canvas = np.zeros((3, tiles[0] * side, tiles[1] * side), np.uint8)
+    canvas[:, : planes.shape[1], : planes.shape[2]] = planes
+    return canvas.reshape(3, tiles[0], side, tiles[1], side).transpose(1, 3, 0, 2, 4).reshape(-1, 3, side, side)
 
 
 def process_video(

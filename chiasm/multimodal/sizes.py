@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import msgspec
 
 from chiasm.errors import UserError
-from chiasm.schema.media import MAX_ASPECT_RATIO, PatchProcessorSpec, VideoProcessorSpec
+from chiasm.schema.media import MAX_ASPECT_RATIO, CanvasProcessorSpec, PatchProcessorSpec, VideoProcessorSpec
 
 # The shared limit of a clip does not press a frame below so many times its least area; the models' own has it.
 _ABOVE_LEAST = 1.05
@@ -46,6 +47,61 @@ def resized_size(height: int, width: int, spec: PatchProcessorSpec, *, param: st
         grow = math.sqrt(spec.min_pixels / (height * width))
         return _blocks_above(height * grow, block), _blocks_above(width * grow, block)
     return rounded
+
+
+class CanvasSize(NamedTuple):
+    """A picture on its canvas; the rest of the canvas, to the right and below, is black.
+
+    Attributes:
+        tiles: (rows, columns) of tiles of the canvas.
+        picture: (height, width) in pixels to which the picture is resized.
+    """
+
+    tiles: tuple[int, int]
+    picture: tuple[int, int]
+
+
+def size_on_canvas(height: int, width: int, spec: CanvasProcessorSpec) -> CanvasSize:
+    """The canvas for a picture and its size there, equal to what the models were trained with.
+
+    Args:
+        height: of the picture, in pixels; at least 1.
+        width: likewise.
+        spec: tiles of a canvas.
+    """
+    tile = spec.tile_size
+    rows, columns = fitting_tiles(height, width, tile, spec.canvas.num_tiles)
+    most = min(max(height, tile), rows * tile), min(max(width, tile), columns * tile)
+    scale_high, scale_wide = most[0] / height, most[1] / width
+    if scale_wide < scale_high:
+        picture = min(math.floor(height * scale_wide) or 1, most[0]), most[1]
+    else:
+        picture = most[0], min(math.floor(width * scale_high) or 1, most[1])
+    return CanvasSize((rows, columns), picture)
+
+
+def tile_layouts(num_tiles: int) -> list[tuple[int, int]]:
+    """All (rows, columns) of at most so many tiles, in the order in which the models number them."""
+    sides = range(1, num_tiles + 1)
+    return [(rows, columns) for rows in sides for columns in sides if rows * columns <= num_tiles]
+
+
+def fitting_tiles(height: float, width: float, tile: float, num_tiles: int) -> tuple[int, int]:
+    """(rows, columns) of tiles for a picture: those that enlarge it least, or else those that shrink it least.
+
+    Args:
+        height: of the picture, in any unit.
+        width: likewise.
+        tile: side of a tile in the same unit.
+        num_tiles: most tiles that there may be.
+    """
+    scales = {
+        (rows, columns): min(rows * tile / height, columns * tile / width)
+        for rows, columns in tile_layouts(num_tiles)
+    }
+    enlarging = [scale for scale in scales.values() if scale >= 1]
+    chosen = min(enlarging) if enlarging else max(scales.values())
+    return min((layout for layout, scale in scales.items() if scale == chosen), key=math.prod)
 
 
 def resized_frame_size(

@@ -12,11 +12,15 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Run:
-    """``count`` segments of ``length`` rows each, one after another from row ``start``."""
+    """``count`` segments of ``length`` rows each, one after another from row ``start``.
+
+    The last ``num_padding`` rows of a segment attend to the others, which attend to all, but not to one another.
+    """
 
     start: int
     count: int
     length: int
+    num_padding: int = 0
 
     @property
     def stop(self) -> int:
@@ -57,10 +61,15 @@ class Segments:
     @classmethod
     def from_lengths(cls, lengths: Iterable[int], shared: SharedRows | None = None) -> Segments:
         """Segments of these lengths, in order, behind the shared rows."""
+        return cls.padded(((length, 0) for length in lengths), shared)
+
+    @classmethod
+    def padded(cls, segments: Iterable[tuple[int, int]], shared: SharedRows | None = None) -> Segments:
+        """Segments given as (length, rows of padding at its end)."""
         runs = []
         start = 0 if shared is None else shared.num_rows
-        for length, equal in groupby(lengths):
-            run = Run(start, sum(1 for _ in equal), length)
+        for (length, num_padding), equal in groupby(segments):
+            run = Run(start, sum(1 for _ in equal), length, num_padding)
             runs.append(run)
             start = run.stop
         return cls(tuple(runs), shared)

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from chiasm.schema.media import ImageProcessorSpec, VideoProcessorSpec
+from chiasm.schema.media import CanvasShape, ImageProcessorSpec, VideoProcessorSpec
 
 
 class EncoderShape(msgspec.Struct, frozen=True):
@@ -26,6 +26,7 @@ class EncoderShape(msgspec.Struct, frozen=True):
         outer_flops: floating-point operations for each patch outside the layers (embedding, mergers).
         can_cut_rows: whether a unit may be shared by ranks at all.
         tile_side: side of every unit in patches where pictures are cut into tiles of one size; 0 elsewhere.
+        canvas: of units that are put together of tiles and have rows beside those of patches; None elsewhere.
     """
 
     hidden_size: int
@@ -40,6 +41,7 @@ class EncoderShape(msgspec.Struct, frozen=True):
     outer_flops: int = 0
     can_cut_rows: bool = True
     tile_side: int = 0
+    canvas: CanvasShape | None = None
 
     @property
     def block_rows(self) -> int:
@@ -149,6 +151,9 @@ class ModelFacts(msgspec.Struct, frozen=True):
         video: how it takes videos; None if it takes none.
         tiles: how an image stands in the prompt where its tiles stand apart; None where ``image_token_id`` is also
             the placeholder of an image in a template's text, and is repeated for all of it.
+        num_cross_layers: layers of the language model that attend to media; 0 where features take the place of
+            placeholders.
+        num_input_only: token ids from ``vocab_size`` on that a prompt may have and an answer can't.
     """
 
     model_type: str
@@ -161,6 +166,13 @@ class ModelFacts(msgspec.Struct, frozen=True):
     encoder: EncoderShape
     video: VideoFacts | None = None
     tiles: TileForm | None = None
+    num_cross_layers: int = 0
+    num_input_only: int = 0
+
+    @property
+    def input_size(self) -> int:
+        """Token ids of a prompt are below it."""
+        return self.vocab_size + self.num_input_only
 
     @property
     def max_unit_tokens(self) -> int:

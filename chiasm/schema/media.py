@@ -1,8 +1,8 @@
 """Media as the engine sees it: items made of units, units that point at rows of pixels.
 
 A unit is the smallest piece of an item that the encoder can compute apart with exactly the same result: a
-temporal slice (one step of the patch grid), or a tile where pictures are cut into tiles. Elsewhere an image is an
-item of one unit.
+temporal slice (one step of the patch grid), or a tile where pictures are cut into tiles that do not see each other.
+Elsewhere an image is an item of one unit.
 """
 
 from __future__ import annotations
@@ -43,19 +43,76 @@ class Unit(msgspec.Struct, frozen=True):
     Attributes:
         key: digest of everything that its features depend on: pixels, grid, processor.
         grid: (rows, columns) of its patch grid.
-        num_tokens: placeholders that its features fill.
+        num_tokens: rows of its features: the placeholders that they fill, or what text attends to.
         pixels: where its patches are, in merge-block order.
+        num_extra: rows of the encoder behind those of the patches, which have no pixels (class tokens, padding).
+        num_padding: the last of these: all other rows attend to them, they attend to all others, but not to one
+            another.
     """
 
     key: str
     grid: tuple[int, int]
     num_tokens: int
     pixels: PixelRef
+    num_extra: int = 0
+    num_padding: int = 0
 
     @property
     def num_patches(self) -> int:
         """Patches, that is rows of pixels, in this unit."""
         return self.grid[0] * self.grid[1]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that the encoder computes of it."""
+        return self.num_patches + self.num_extra
+
+
+class CanvasShape(msgspec.Struct, frozen=True):
+    """Units of square tiles, each with a class token, of which every unit has as many rows.
+
+    Unused tiles, and rows that fill up a tile to a multiple of 8, are padding: the models were trained with them in
+    the softmax of every row, so they can't be left out.
+
+    Attributes:
+        side: of a tile in patches.
+        num_tiles: tiles of a unit, padding among them.
+    """
+
+    side: int
+    num_tiles: int
+
+    @property
+    def seen_rows(self) -> int:
+        """Rows of a tile that text may attend to: its patches and its class token."""
+        return self.side**2 + 1
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows of a tile, padding included."""
+        return -(-self.seen_rows // 8) * 8
+
+    @property
+    def unit_rows(self) -> int:
+        """Rows of every unit."""
+        return self.num_tiles * self.tile_rows
+
+    def has_grid(self, grid: tuple[int, int]) -> bool:
+        """Whether a grid of so many patches is made of tiles, and of no more than there may be."""
+        rows, columns = grid[0] // self.side, grid[1] // self.side
+        is_whole = grid == (rows * self.side, columns * self.side)
+        return is_whole and 0 < rows * columns <= self.num_tiles
+
+    def num_used(self, grid: tuple[int, int]) -> int:
+        """Tiles with a picture in them."""
+        return grid[0] * grid[1] // self.side**2
+
+    def unit(self, key: str, grid: tuple[int, int], pixels: PixelRef) -> Unit:
+        """The unit of a picture whose tiles make up ``grid``."""
+        assert self.has_grid(grid), grid
+        num_padding = self.unit_rows - self.num_used(grid) * self.seen_rows
+        num_extra = self.unit_rows - grid[0] * grid[1]
+        return Unit(key, grid, self.unit_rows, pixels, num_extra, num_padding)
 
 
 class MediaItem(msgspec.Struct, frozen=True):
@@ -67,6 +124,8 @@ class MediaItem(msgspec.Struct, frozen=True):
         num_tokens: placeholder tokens, those of all its units.
         units: its units in order of time.
         seconds_per_slice: of a video, the time from one unit to the next.
+        seen_until: where features do not take the place of placeholders, but text attends to them in layers of their
+            own: one past the last position that does. None for features that stand in the sequence.
     """
 
     modality: Modality
@@ -74,6 +133,7 @@ class MediaItem(msgspec.Struct, frozen=True):
     num_tokens: int
     units: tuple[Unit, ...]
     seconds_per_slice: float = 0.0
+    seen_until: int | None = None
 
     @property
     def end(self) -> int:
@@ -167,7 +227,32 @@ class TileProcessorSpec(PatchLayout, frozen=True, tag=True):
         return (self.max_tiles + (self.max_tiles > 1)) * num_patches * self.row_bytes
 
 
-ImageProcessorSpec = PatchProcessorSpec | TileProcessorSpec
+class CanvasProcessorSpec(PatchLayout, frozen=True, tag=True):
+    """How images become tiles of a canvas that is one unit.
+
+    Attributes:
+        canvas: of which a picture takes as many tiles as it needs.
+    """
+
+    canvas: CanvasShape
+
+    @property
+    def tile_size(self) -> int:
+        """Side of a tile in pixels."""
+        return self.canvas.side * self.patch_size
+
+    @property
+    def max_unit_tokens(self) -> int:
+        """Rows of features of one image."""
+        return self.canvas.unit_rows
+
+    @property
+    def max_bytes(self) -> int:
+        """Most bytes of pixels that one image can take."""
+        return self.canvas.num_tiles * self.canvas.side**2 * self.row_bytes
+
+
+ImageProcessorSpec = PatchProcessorSpec | TileProcessorSpec | CanvasProcessorSpec
 """How an image becomes patches."""
 
 

@@ -130,7 +130,7 @@ class PlacementSearch:
         """Why none of the units can be cut; "" if one can."""
         if not self.model.shape.can_cut_rows:
             return "as this tower's can't be cut"
-        if all(sum(run.num_stretches for run in self._runs(unit.grid)) == 1 for unit in self.units):
+        if all(sum(run.num_stretches for run in self._runs(unit)) == 1 for unit in self.units):
             return "as none has a border to be cut at"
         return ""
 
@@ -250,11 +250,11 @@ class PlacementSearch:
     def _least_part(self, index: int) -> float:
         """The smallest part of a unit that surely does not round to nothing."""
         unit = self.units[index]
-        return 1.01 * self._runs(unit.grid)[0].length / unit.num_patches
+        return 1.01 * self._runs(unit)[0].length / unit.num_rows
 
-    def _runs(self, grid: tuple[int, int]) -> tuple[RowRun, ...]:
+    def _runs(self, unit: Unit) -> tuple[RowRun, ...]:
         shape = self.model.shape
-        return uncut_runs(grid, shape.merge_size, shape.window_blocks)
+        return uncut_runs(unit.grid, shape.merge_size, shape.window_blocks, unit.num_extra)
 
     def _add_cut(
         self, draft: _Draft, indices: Sequence[int], parts: Sequence[tuple[int, float]], exchange: Exchange
@@ -263,23 +263,24 @@ class PlacementSearch:
         by_grid: dict[tuple[int, int], list[int]] = {}
         for index in indices:
             by_grid.setdefault(self.units[index].grid, []).append(index)
-        for grid, alike in by_grid.items():
-            place = self._rounded(grid, parts, exchange)
+        for alike in by_grid.values():
+            place = self._rounded(self.units[alike[0]], parts, exchange)
             if len(place.shares) == 1:
                 self._give(draft, place.shares[0].rank, alike)
                 continue
             draft.cuts.append(_Cut(alike, place))
             self.model.add_cut(draft.loads, self._joined(alike), place.shares, place.exchange, len(alike))
 
-    def _rounded(self, grid: tuple[int, int], parts: Sequence[tuple[int, float]], exchange: Exchange) -> Placed:
+    def _rounded(self, unit: Unit, parts: Sequence[tuple[int, float]], exchange: Exchange) -> Placed:
         """Shares between allowed borders; a rank whose part rounds to nothing gets none."""
         shape = self.model.shape
-        num_rows = grid[0] * grid[1]
+        num_rows = unit.num_rows
         shares = []
         start, done = 0, 0.0
         for rank, part in parts:
             done += part
-            stop = nearest_border(grid, shape.merge_size, shape.window_blocks, num_rows * done)
+            row = num_rows * done
+            stop = nearest_border(unit.grid, shape.merge_size, shape.window_blocks, row, unit.num_extra)
             if stop > start:
                 shares.append(Share(rank, start, stop))
                 start = stop
@@ -299,7 +300,7 @@ class PlacementSearch:
 
     def _whole_on(self, rank: int, index: int) -> Placed:
         """The place of a whole unit; one value for all that are alike, of which there can be many."""
-        num_rows = self.works[index].num_patches
+        num_rows = self.works[index].num_rows
         place = self._whole.get((rank, num_rows))
         if place is None:
             place = self._whole[rank, num_rows] = Placed((Share(rank, 0, num_rows),))

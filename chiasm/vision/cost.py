@@ -1,6 +1,7 @@
 """What a plan costs: seconds of computing and exchanging on each rank, from shapes and rates. Pure, no torch.
 
-Letters: N rows (patches) of a unit, r of them on one rank, d the tower's width, m ranks that share the unit.
+Letters: N rows of a unit (patches, and in some towers more), r of them on one rank, d the tower's width, m ranks that
+share the unit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from chiasm.schema.plan import Assignment, Exchange, Share
 _MOST_SIZES = 4096  # of units, whose work is remembered
 
 
-def linear_flops(shape: EncoderShape, num_patches: int) -> int:
+def linear_flops(shape: EncoderShape, num_rows: int) -> int:
     """Floating-point operations of a unit that are linear in its rows.
 
     Per layer and row the projections of query, key, value and output take ``8 d d``, the MLP ``2 matrices d ff``, and
@@ -25,26 +26,26 @@ def linear_flops(shape: EncoderShape, num_patches: int) -> int:
     """
     d = shape.hidden_size
     dense = 8 * d * d + 2 * shape.mlp_matrices * d * shape.intermediate_size
-    windows = (shape.num_layers - shape.num_full_attention_layers) * 4 * d * min(num_patches, shape.window_patches)
-    return num_patches * (shape.num_layers * dense + windows + shape.outer_flops)
+    windows = (shape.num_layers - shape.num_full_attention_layers) * 4 * d * min(num_rows, shape.window_patches)
+    return num_rows * (shape.num_layers * dense + windows + shape.outer_flops)
 
 
-def full_attention_flops(shape: EncoderShape, num_patches: int) -> int:
+def full_attention_flops(shape: EncoderShape, num_rows: int) -> int:
     """Floating-point operations of a unit's attention in the layers where it spans all N rows: ``4 N N d`` each."""
-    return shape.num_full_attention_layers * 4 * shape.hidden_size * num_patches**2
+    return shape.num_full_attention_layers * 4 * shape.hidden_size * num_rows**2
 
 
 class UnitWork(NamedTuple):
     """A unit as the cost model sees it.
 
     Attributes:
-        num_patches: N.
+        num_rows: N.
         num_tokens: rows of features that it gives.
         linear: seconds of what is linear in the rows, for all of them; window attention is among it.
         attention: seconds of full attention, for all rows.
     """
 
-    num_patches: int
+    num_rows: int
     num_tokens: int
     linear: float
     attention: float
@@ -119,20 +120,20 @@ class CostModel:
 
     def work(self, unit: Unit) -> UnitWork:
         """A unit's work."""
-        return self._work_of_size(unit.num_patches, unit.num_tokens)
+        return self._work_of_size(unit.num_rows, unit.num_tokens)
 
     @cached_property
     def _work_of_size(self) -> Callable[[int, int], UnitWork]:
         """Remembers sizes, which come again and again, but not without bound."""
 
         @lru_cache(maxsize=_MOST_SIZES)
-        def work_of_size(num_patches: int, num_tokens: int) -> UnitWork:
+        def work_of_size(num_rows: int, num_tokens: int) -> UnitWork:
             rates = self.rates
             return UnitWork(
-                num_patches,
+                num_rows,
                 num_tokens,
-                linear=linear_flops(self.shape, num_patches) * rates.seconds_per_flop,
-                attention=full_attention_flops(self.shape, num_patches) * rates.seconds_per_attention_flop,
+                linear=linear_flops(self.shape, num_rows) * rates.seconds_per_flop,
+                attention=full_attention_flops(self.shape, num_rows) * rates.seconds_per_attention_flop,
             )
 
         return work_of_size
@@ -182,7 +183,7 @@ class CostModel:
         All-to-all: first it receives its part of the heads, query, key and value, of the rows that it has not, and
         attends with all rows in these heads; then the results of the other heads for its own rows.
         """
-        n, d, m = work.num_patches, self.shape.hidden_size, len(shares)
+        n, d, m = work.num_rows, self.shape.hidden_size, len(shares)
         for share in shares:
             load, rows = loads[share.rank], (share.stop - share.start) * num_units
             load.linear += work.linear * rows / n
@@ -301,7 +302,7 @@ class CostModel:
         """Two sums a layer over all rows, and one of the features; a ring moves each element 2 (m - 1) / m times."""
         shape = self.shape
         each_row = 2 * shape.num_layers * shape.hidden_size
-        return sum(work.num_patches * each_row + work.num_tokens * shape.feature_size for work in works)
+        return sum(work.num_rows * each_row + work.num_tokens * shape.feature_size for work in works)
 
 
 def add_whole(load: RankLoad, work: UnitWork, num_units: int = 1) -> None:

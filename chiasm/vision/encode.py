@@ -70,7 +70,7 @@ class _Part(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        return self.unit.num_tokens * self.share.num_rows // self.unit.num_patches
+        return self.unit.num_tokens * self.share.num_rows // self.unit.num_rows
 
 
 _Pixels = dict[_Part, Tensor]
@@ -151,7 +151,7 @@ class UnitEncoder:
         return self._encode_apart(pixels)
 
     def _load(self, parts: Sequence[_Part]) -> _Pixels:
-        """This rank's rows, in cut order; a unit whose pixels can't be read is left out."""
+        """The pixels of this rank's rows, in cut order; a unit whose pixels can't be read is left out."""
         loaded: _Pixels = {}
         for part in parts:
             try:
@@ -282,5 +282,5 @@ def _parts_by_rank(plan: VisionPlan, num_ranks: int) -> list[list[_Part]]:
             parts[share.rank].append(_Part(unit, share, assignment.is_cut))
         if not assignment.shares:
             for rank, of_rank in enumerate(parts):
-                of_rank.append(_Part(unit, Share(rank, 0, unit.num_patches), is_cut=False))
+                of_rank.append(_Part(unit, Share(rank, 0, unit.num_rows), is_cut=False))
     return parts

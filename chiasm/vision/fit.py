@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from chiasm.dist.group import Group
-from chiasm.ops.attention import attend_all
+from chiasm.ops.attention import attend_unit
 from chiasm.schema.facts import EncoderRates, EncoderShape
 from chiasm.vision.cost import full_attention_flops, linear_flops
 from chiasm.vision.encode import Encoder
@@ -109,7 +109,7 @@ class Fit:
             seconds: to measure for.
         """
         shape = self.shape
-        unit_rows = (squares.side * shape.merge_size) ** 2
+        unit_rows = self._piece(squares).num_rows
         num_rows = squares.number * unit_rows
         took = self._time(partial(self._pass, squares), seconds)
         divisor = self.group.size if self.is_sharded else 1
@@ -121,10 +121,18 @@ class Fit:
         return _Timed(took, max(took - known, 0.5 * took), flops / divisor)
 
     def _pass(self, squares: _Squares) -> None:
-        """Encode square units."""
+        """Encode square units, or as many rows of others."""
+        piece = self._piece(squares)
+        num_pixels = squares.number * min(piece.num_rows, math.prod(piece.grid))
+        pixels = torch.zeros(num_pixels, self.row_bytes, dtype=torch.uint8, device=self.device)
+        self.encoder(pixels, [piece] * squares.number, None)
+
+    def _piece(self, squares: _Squares) -> Piece:
         side = squares.side * self.shape.merge_size
-        pixels = torch.zeros(squares.number * side**2, self.row_bytes, dtype=torch.uint8, device=self.device)
-        self.encoder(pixels, [Piece.whole((side, side))] * squares.number, None)
+        canvas = self.shape.canvas
+        if canvas is None:
+            return Piece.whole((side, side))
+        return Piece((canvas.side, canvas.side), 0, min(side**2, canvas.unit_rows))
 
     def _attention(self, seconds: float) -> float:
         """Seconds per operation of the attention op, at a size that fits into the time."""
@@ -134,7 +142,7 @@ class Fit:
             num_rows *= 2
             size = (num_rows, shape.num_heads, shape.hidden_size // shape.num_heads)
             q, k, v = (torch.rand(size, dtype=self.dtype, device=self.device) for _ in range(3))
-            took = self._time(partial(attend_all, q, k, v, 0.1), seconds / 4)
+            took = self._time(partial(attend_unit, q, k, v, 0.1), seconds / 4)
             flops = 4.0 * num_rows * num_rows * shape.hidden_size
         return took / flops
 

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from operator import attrgetter
 from typing import NamedTuple
 
+import msgspec
+
 from chiasm.schema.media import MediaItem, Unit
+
+NEVER = 2**62
+"""A position that no token reaches."""
 
 
 class PlacedUnit(NamedTuple):
-    """A unit at its place: its tokens are ``start`` to ``stop`` of the prompt."""
+    """A unit and the tokens ``start`` to ``stop`` of the prompt that read its features.
+
+    Those are its own placeholders, or where text attends to it all tokens up to the last that does.
+    """
 
     unit: Unit
     start: int
@@ -35,7 +43,12 @@ def items_between(items: Sequence[MediaItem], start: int, stop: int) -> Iterator
 
 
 def units_between(items: Sequence[MediaItem], start: int, stop: int) -> list[PlacedUnit]:
-    """The units that have a token in positions ``start`` to ``stop`` (exclusive)."""
+    """The units whose features tokens at positions ``start`` to ``stop`` (exclusive) read.
+
+    Where text attends to units, those that are needed there or later: they are kept from the first token on.
+    """
+    if items and items[0].seen_until is not None:
+        return list(_seen_units(items, start))
     found = []
     for item in items_between(items, start, stop):
         end = item.offset
@@ -45,4 +58,61 @@ def units_between(items: Sequence[MediaItem], start: int, stop: int) -> list[Pla
                 break
             if end > start:  # only now is a value made: this is asked for every block of prompts with long videos
                 found.append(PlacedUnit(unit, begin, end))
+    return found
+
+
+def _seen_units(items: Sequence[MediaItem], start: int) -> Iterator[PlacedUnit]:
+    for item in items:
+        assert item.seen_until is not None
+        if start < item.seen_until:
+            yield from (PlacedUnit(unit, 0, item.seen_until) for unit in item.units)
+
+
+def with_readers(items: Sequence[MediaItem]) -> tuple[MediaItem, ...]:
+    """Items that text attends to, with how far each is seen.
+
+    A token sees the image before it, and those that stand before that one without any text between them. So a later
+    image takes the place of earlier ones, unless it follows them at once.
+
+    Args:
+        items: in order, of one placeholder each.
+    """
+    placed = []
+    seen_until = NEVER
+    for item, after in zip(reversed(items), (None, *reversed(items)), strict=False):
+        if after is not None and after.offset != item.end:
+            seen_until = after.offset
+        placed.append(msgspec.structs.replace(item, seen_until=seen_until))
+    return tuple(reversed(placed))
+
+
+class SeenItems(NamedTuple):
+    """Items that tokens ``start`` to ``stop`` of a prompt attend to; at least one.
+
+    Attributes:
+        start: the first token.
+        stop: one past the last one.
+        items: indices.
+        is_before: whether the tokens are before the first item. Those were meant to see none, but attend to all rows
+            of all items, as transformers' classes have it.
+    """
+
+    start: int
+    stop: int
+    items: tuple[int, ...]
+    is_before: bool
+
+
+def seen_between(items: Sequence[MediaItem], start: int, stop: int) -> list[SeenItems]:
+    """What tokens at positions ``start`` to ``stop`` (exclusive) attend to, in runs that see the same."""
+    if not items or items[0].seen_until is None:
+        return []
+    found = []
+    first = items[0].offset
+    if start < first:
+        found.append(SeenItems(start, min(stop, first), tuple(range(len(items))), is_before=True))
+    borders = sorted({start, stop, *(item.offset for item in items)})
+    for low, high in pairwise(border for border in borders if max(start, first) <= border <= stop):
+        seen = [index for index, item in enumerate(items) if item.offset <= low < (item.seen_until or 0)]
+        found.append(SeenItems(low, high, tuple(seen), is_before=False))
     return found

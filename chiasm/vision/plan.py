@@ -38,7 +38,7 @@ def plan_vision(
 def _unplaced(units: Sequence[Unit], num_ranks: int, mode: EncoderMode, model: CostModel) -> VisionPlan:
     """A plan where there is nothing to choose."""
     if num_ranks == 1:
-        assignments = tuple(Assignment(unit, (Share(0, 0, unit.num_patches),)) for unit in units)
+        assignments = tuple(Assignment(unit, (Share(0, 0, unit.num_rows),)) for unit in units)
         reason = "one rank: it computes every unit"
     else:
         assignments = tuple(Assignment(unit, ()) for unit in units)

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from chiasm.ops.attention import attend_all
+from chiasm.ops.attention import attend_unit
 from chiasm.schema.plan import Assignment
 
 Round = Literal["first", "second"]
@@ -51,6 +51,7 @@ class SharedUnit(ABC):
         self.rank = rank
         self.num_heads = num_heads
         self._num_rows = {share.rank: share.num_rows for share in assignment.shares}
+        self._num_padding = assignment.unit.num_padding
 
     @property
     def num_rows(self) -> int:
@@ -90,6 +91,10 @@ class SharedUnit(ABC):
         del received
         return attended
 
+    def _first_row(self, rank: int) -> int:
+        """Of those that a rank holds, in the unit."""
+        return sum(self._num_rows[before] for before in self.ranks[: self.ranks.index(rank)])
+
     def _join(self, own: Tensor, received: Received, shape: tuple[int, ...], dim: int) -> Tensor:
         """Tensors of all ranks along ``dim``, in the order of the rows; ``shape`` is that of those received."""
         parts = [own if rank == self.rank else received[rank].view(shape) for rank in self.ranks]
@@ -114,7 +119,8 @@ class SharedByRows(SharedUnit):
         """Own queries over all rows: [r, H, D]."""
         mine = torch.stack((own.k, own.v))
         keys, values = self._join(mine, received, (2, -1, *own.k.shape[1:]), dim=1)
-        return attend_all(own.q, keys, values, scale)
+        first = self._first_row(self.rank)
+        return attend_unit(own.q, keys, values, scale, first_row=first, num_padding=self._num_padding)
 
 
 class SharedByHeads(SharedUnit):
@@ -143,11 +149,11 @@ class SharedByHeads(SharedUnit):
         """All queries over all rows, with this rank's heads: [N, h, D]."""
         mine = self.first_message(own, self.rank)
         queries, keys, values = self._join(mine, received, (3, -1, *mine.shape[2:]), dim=1)
-        return attend_all(queries, keys, values, scale)
+        return attend_unit(queries, keys, values, scale, num_padding=self._num_padding)
 
     def second_message(self, attended: Tensor, target: int) -> Tensor:
         """[r of the target, h, D]."""
-        start = sum(self._num_rows[rank] for rank in self.ranks[: self.ranks.index(target)])
+        start = self._first_row(target)
         return attended[start : start + self._num_rows[target]]
 
     def finish(self, attended: Tensor, received: Received) -> Tensor:

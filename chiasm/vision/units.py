@@ -31,24 +31,26 @@ class UnitLayout(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def uncut_runs(grid: tuple[int, int], merge_size: int, window_blocks: int) -> tuple[RowRun, ...]:
+def uncut_runs(grid: tuple[int, int], merge_size: int, window_blocks: int, num_extra: int = 0) -> tuple[RowRun, ...]:
     """A unit's rows in cut order, as stretches between allowed borders.
 
     Args:
         grid: (rows, columns) of its patches.
         merge_size: side of a merge block in patches.
         window_blocks: side of a window in merge blocks; 0 for none, then a stretch is one merge block.
+        num_extra: rows behind those of the patches, each of which may be cut off.
     """
     block_rows = merge_size**2
     rows, columns = grid[0] // merge_size, grid[1] // merge_size
+    extra = (RowRun(1, num_extra),) if num_extra else ()
     if not window_blocks:
-        return (RowRun(block_rows, rows * columns),)
+        return (RowRun(block_rows, rows * columns), *extra)
     counts: dict[int, int] = {}
     for height, num_high in _pieces(rows, window_blocks):
         for width, num_wide in _pieces(columns, window_blocks):
             size = height * width * block_rows
             counts[size] = counts.get(size, 0) + num_high * num_wide
-    return tuple(RowRun(size, counts[size]) for size in sorted(counts, reverse=True))
+    return (*(RowRun(size, counts[size]) for size in sorted(counts, reverse=True)), *extra)
 
 
 def _pieces(total: int, side: int) -> list[tuple[int, int]]:
@@ -74,10 +76,10 @@ def unit_layout(grid: tuple[int, int], merge_size: int, window_blocks: int) -> U
     return UnitLayout(order, np.argsort(order))
 
 
-def nearest_border(grid: tuple[int, int], merge_size: int, window_blocks: int, row: float) -> int:
+def nearest_border(grid: tuple[int, int], merge_size: int, window_blocks: int, row: float, num_extra: int = 0) -> int:
     """The allowed border, in cut order, that is nearest to ``row``; 0 and the unit's end are borders too."""
     start = 0
-    for length, count in uncut_runs(grid, merge_size, window_blocks):
+    for length, count in uncut_runs(grid, merge_size, window_blocks, num_extra):
         stop = start + length * count
         if row < stop:
             return start + round((row - start) / length) * length

@@ -11,9 +11,10 @@ import hashlib
 import json
 from pathlib import Path
 
-from pictures import CASES, FILES, GLM_CASES, make_picture, packaged_file
+from pictures import CANVAS_CASES, CASES, FILES, GLM_CASES, make_picture, packaged_file
 from PIL import Image
 from transformers.models.glm4v.image_processing_glm4v import Glm4vImageProcessor
+from transformers.models.mllama.image_processing_mllama import MllamaImageProcessor
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 
 
@@ -31,6 +32,18 @@ def golden(picture, min_pixels=56 * 56, max_pixels=28 * 28 * 1280, patch_size=14
     return {"grid": [height, width], "sha256": hashlib.sha256(rows.tobytes()).hexdigest()}
 
 
+def canvas_golden(picture, tile):
+    size = {"height": tile, "width": tile}
+    processor = MllamaImageProcessor(size=size, max_image_tiles=4, do_rescale=False, do_normalize=False)
+    output = processor(images=[picture], return_tensors="pt")
+    tiles = output["pixel_values"][0, 0, : output["num_tiles"][0][0]].byte().contiguous().numpy()
+    return {
+        "layout": output["aspect_ratio_ids"].item(),
+        "num_tiles": len(tiles),
+        "sha256": hashlib.sha256(tiles.tobytes()).hexdigest(),
+    }
+
+
 def main():
     goldens = {}
     for case in CASES:
@@ -40,7 +53,11 @@ def main():
         picture = Image.fromarray(make_picture(case.kind, case.height, case.width))
         limits = case.min_pixels, case.max_pixels
         goldens[f"glm4v {case.name}"] = golden(picture, *limits, kind=Glm4vImageProcessor)
+    for kind, height, width, tile in CANVAS_CASES:
+        picture = Image.fromarray(make_picture(kind, height, width))
+        goldens[f"mllama {kind} {height}x{width} by {tile}"] = canvas_golden(picture, tile)
     for name in FILES:
+        goldens[f"mllama {name}"] = canvas_golden(Image.open(packaged_file(name)).convert("RGB"), 448)
         goldens[name] = golden(Image.open(packaged_file(name)))
     path = Path(__file__).with_name("goldens.json")
     path.write_text(json.dumps(goldens, indent=1) + "\n", encoding="utf-8")

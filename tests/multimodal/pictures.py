@@ -50,6 +50,28 @@ CASES = (
     Case("smooth", 37, 511, patch_size=16),
 )
 
+# Kind, height, width, side of a tile in pixels.
+CANVAS_CASES = tuple(
+    (*case, tile)
+    for tile in (560, 56)
+    for case in (
+        ("noise", 1, 1),
+        ("noise", 1, 200),
+        ("noise", 3, 600),
+        ("smooth", 600, 3),
+        ("noise", 2000, 10),
+        ("smooth", 37, 511),
+        ("smooth", 480, 640),
+        ("noise", 560, 560),
+        ("noise", 561, 560),
+        ("noise", 1120, 560),
+        ("noise", 42, 70),
+        ("noise", 1500, 2000),
+        ("smooth", 300, 1000),
+        ("noise", 1000, 3000),
+    )
+)
+
 # With the limits of GLM-4V, which count each of the two frames of a patch.
 GLM_CASES = tuple(
     Case(*case, min_pixels, max_pixels)

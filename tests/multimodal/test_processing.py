@@ -22,9 +22,9 @@ from chiasm.multimodal.hashing import unit_key
 from chiasm.multimodal.patches import cut_into_patches
 from chiasm.multimodal.pixels import PixelsLostError, discard_pixels, read_rows
 from chiasm.multimodal.processing import process_image
-from chiasm.multimodal.sizes import resized_size
-from chiasm.schema.media import PatchProcessorSpec
-from tests.multimodal.pictures import CASES, FILES, GLM_CASES, make_picture, packaged_file
+from chiasm.multimodal.sizes import resized_size, size_on_canvas, tile_layouts
+from chiasm.schema.media import CanvasProcessorSpec, CanvasShape, PatchProcessorSpec
+from tests.multimodal.pictures import CANVAS_CASES, CASES, FILES, GLM_CASES, make_picture, packaged_file
 from tests.multimodal.specs import QWEN
 
 GOLDENS = json.loads(Path(__file__).with_name("goldens.json").read_text(encoding="utf-8"))
@@ -64,6 +64,72 @@ def test_equals_hugging_face_with_the_limits_of_glm(case, tmp_path):
 def test_equals_hugging_face_on_photographs(name, tmp_path):
     image = decode_image(packaged_file(name).read_bytes(), max_pixels=10**7)
     assert outcome(process_image(image, QWEN, tmp_path)) == GOLDENS[name]
+
+
+def canvas_outcome(image, tile, folder):
+    spec = CanvasProcessorSpec(14, 1, 1, CanvasShape(tile // 14, 4))
+    item = process_image(image, spec, folder)
+    (unit,) = item.units
+    assert item.num_tokens == 1
+    assert unit.num_tokens == unit.num_rows == spec.canvas.unit_rows
+    layout = unit.grid[0] // spec.canvas.side, unit.grid[1] // spec.canvas.side
+    num_tiles = layout[0] * layout[1]
+    assert unit.num_padding == unit.num_rows - num_tiles * spec.canvas.seen_rows
+    rows = read_rows(unit.pixels)
+    tiles = rows.reshape(num_tiles, tile // 14, tile // 14, 3, 14, 14).transpose(0, 3, 1, 4, 2, 5)
+    return {
+        "layout": 1 + tile_layouts(4).index(layout),
+        "num_tiles": num_tiles,
+        "sha256": hashlib.sha256(tiles.tobytes()).hexdigest(),
+    }
+
+
+@pytest.mark.parametrize(("kind", "height", "width", "tile"), CANVAS_CASES)
+def test_tiles_equal_hugging_face_to_the_last_bit(kind, height, width, tile, tmp_path):
+    golden = GOLDENS[f"mllama {kind} {height}x{width} by {tile}"]
+    assert canvas_outcome(make_picture(kind, height, width), tile, tmp_path) == golden
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_tiles_equal_hugging_face_on_photographs(name, tmp_path):
+    image = decode_image(packaged_file(name).read_bytes(), max_pixels=10**7)
+    assert canvas_outcome(image, 448, tmp_path) == GOLDENS[f"mllama {name}"]
+
+
+@hypothesis.settings(deadline=None, database=None)  # the first example imports transformers
+@hypothesis.given(
+    height=st.integers(1, 5000),
+    width=st.integers(1, 5000),
+    tile=st.sampled_from((56, 448, 560)),
+    num_tiles=st.integers(1, 6),
+)
+def test_canvases_equal_hugging_face(height, width, tile, num_tiles):
+    from transformers.models.mllama.image_processing_pil_mllama import (
+        get_image_size_fit_to_canvas,
+        get_optimal_tiled_canvas,
+    )
+
+    spec = CanvasProcessorSpec(14, 1, 1, CanvasShape(tile // 14, num_tiles))
+    canvas = get_optimal_tiled_canvas(height, width, num_tiles, tile)
+    picture = get_image_size_fit_to_canvas(height, width, *canvas, tile)
+    (rows, columns), size = size_on_canvas(height, width, spec)
+    assert (rows * tile, columns * tile) == canvas
+    assert size == picture
+
+
+def test_a_key_tells_layouts_of_tiles_apart():
+    rows = np.zeros((2 * 9, 588), np.uint8)
+    spec = CanvasProcessorSpec(14, 1, 1, CanvasShape(3, 4))
+    assert unit_key(rows, (3, 6), spec) != unit_key(rows, (6, 3), spec)
+
+
+def test_pictures_of_tiles_have_no_limits_of_their_area():
+    spec = CanvasProcessorSpec(14, 1, 1, CanvasShape(3, 4))
+    assert bounded_spec(spec, {}, {}) == spec
+    with pytest.raises(UserError, match=r"mm_processor_kwargs\.max_pixels"):
+        bounded_spec(spec, {}, {"max_pixels": 100})
+    with pytest.raises(UserError, match=r"mm_processor_kwargs\.min_pixels"):
+        bounded_spec(spec, {"min_pixels": 100}, {})
 
 
 @hypothesis.settings(deadline=None, database=None)  # the first example imports transformers

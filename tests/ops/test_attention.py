@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from chiasm.ops.attention import segment_attention
+from chiasm.ops.attention import attend_memory, attend_unit, segment_attention
 from chiasm.ops.segments import Run, Segments
 
 LENGTHS = {
@@ -38,3 +38,29 @@ def test_rows_attend_within_their_segment(name: str) -> None:
     ]
     computed = segment_attention(q, k, v, Segments.from_lengths(lengths), 0.3)
     torch.testing.assert_close(computed, torch.cat(expected), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("num_padding", [0, 1, 5, 11])
+def test_padding_is_seen_and_sees_all_but_padding(num_padding: int) -> None:
+    """Against a mask, in whole segments and for any neighbouring rows of one."""
+    length, num_core = 12, 12 - num_padding
+    q, k, v = torch.randn(2 * length, 9, 8, dtype=torch.float64).split(3, dim=1)
+    mask = torch.ones(length, length, dtype=torch.bool)
+    mask[num_core:, num_core:] = False
+    expected = [
+        F.scaled_dot_product_attention(*(x.transpose(0, 1) for x in parts), attn_mask=mask, scale=0.3).transpose(0, 1)
+        for parts in zip(q.split(length), k.split(length), v.split(length), strict=True)
+    ]
+    segments = Segments.padded([(length, num_padding)] * 2)
+    assert segments.runs == (Run(0, 2, length, num_padding),)
+    torch.testing.assert_close(segment_attention(q, k, v, segments, 0.3), torch.cat(expected), rtol=0, atol=1e-12)
+    for start, stop in ((0, 12), (0, 3), (4, 9), (11, 12)):
+        own = attend_unit(q[start:stop], k[:length], v[:length], 0.3, first_row=start, num_padding=num_padding)
+        torch.testing.assert_close(own, expected[0][start:stop], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("num_rows", [1, 7])
+def test_query_heads_of_a_group_share_their_keys_and_values(num_rows: int) -> None:
+    q, k, v = (torch.randn(rows, heads, 8, dtype=torch.float64) for rows, heads in ((num_rows, 6), (5, 2), (5, 2)))
+    expected = F.scaled_dot_product_attention(*(x.transpose(0, 1) for x in (q, k, v)), scale=0.3, enable_gqa=True)
+    torch.testing.assert_close(attend_memory(q, k, v, 0.3), expected.transpose(0, 1), rtol=0, atol=1e-12)

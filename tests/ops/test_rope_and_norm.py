@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.mllama.configuration_mllama import MllamaTextConfig
 
 from chiasm.ops.norm import rms_norm
 from chiasm.ops.rope import (
+    LongContext,
     Rotation,
     grid_rotation,
     interleaved_rotation,
     inverse_frequencies,
     multimodal_rotation,
     rotate,
+    stretched_frequencies,
+    text_rotation,
 )
 
 
@@ -46,6 +51,22 @@ def test_rotate_keeps_the_type_and_rounds_once() -> None:
 def test_frequencies_fall_from_one_by_powers_of_theta() -> None:
     expected = torch.tensor([1.0, 10**-1, 10**-2, 10**-3])
     torch.testing.assert_close(inverse_frequencies(8, 10**4, torch.device("cpu")), expected)
+
+
+def test_stretched_frequencies_equal_hugging_face() -> None:
+    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    rope = {"rope_type": "llama3", "rope_theta": 5e5, "original_max_position_embeddings": 8192, **scaling}
+    config = MllamaTextConfig(hidden_size=256, num_attention_heads=2, rope_parameters=rope)
+    expected, factor = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
+    frequencies = inverse_frequencies(128, 5e5, torch.device("cpu"))
+    torch.testing.assert_close(stretched_frequencies(frequencies, LongContext(8.0, 1.0, 4.0, 8192)), expected)
+    assert factor == 1.0
+
+
+def test_text_rotates_by_its_position() -> None:
+    frequencies = torch.tensor([1.0, 0.5])
+    rotation = text_rotation(torch.tensor([2, 3]), frequencies, "halves")
+    torch.testing.assert_close(rotation.cos, torch.tensor([[2.0, 1.0], [3.0, 1.5]]).cos())
 
 
 def test_sections_of_frequencies_follow_time_height_and_width() -> None:

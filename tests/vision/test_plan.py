@@ -41,7 +41,7 @@ def check(plan: VisionPlan, units: list[Unit], model: CostModel) -> None:
     shape = model.shape
     for one in plan.assignments:
         assert [share.start for share in one.shares] == [0, *(share.stop for share in one.shares[:-1])]
-        assert one.shares[-1].stop == one.unit.num_patches
+        assert one.shares[-1].stop == one.unit.num_rows
         assert all(share.num_rows > 0 for share in one.shares)
         ranks = [share.rank for share in one.shares]
         assert len(set(ranks)) == len(ranks)

@@ -36,6 +36,17 @@ def test_the_nearest_border_is_one_and_the_nearest(grid: Grid, window_blocks: in
     assert abs(chosen - row) <= min(abs(border - row) for border in allowed) + 1e-9
 
 
+@given(grid=grids(), window_blocks=st.integers(0, 5), num_extra=st.integers(1, 9), part=st.floats(0, 1))
+def test_rows_behind_the_patches_may_be_cut_anywhere(
+    grid: Grid, window_blocks: int, num_extra: int, part: float
+) -> None:
+    num_patches = grid[0] * grid[1]
+    runs = uncut_runs(grid, 2, window_blocks, num_extra)
+    assert sum(length * count for length, count in runs) == num_patches + num_extra
+    row = num_patches + part * num_extra
+    assert abs(nearest_border(grid, 2, window_blocks, row, num_extra) - row) <= 0.5
+
+
 @given(grid=grids(), window_blocks=st.integers(0, 5))
 def test_the_order_is_a_permutation_and_its_inverse(grid: Grid, window_blocks: int) -> None:
     layout = unit_layout(grid, 2, window_blocks)
