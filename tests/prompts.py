@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.media import MediaItem, PixelRef, Unit
+from chiasm.vision.frames import with_readers
 
 Grid = tuple[int, int, int]
 
@@ -34,7 +35,12 @@ class Prompt:
     @property
     def grids(self) -> list[tuple[int, int]]:
         """Of every unit of every item."""
-        return [unit.grid for item in self.items for unit in item.units]
+        return [unit.grid for unit in self.units]
+
+    @property
+    def units(self) -> list[Unit]:
+        """Of all items."""
+        return [unit for item in self.items for unit in item.units]
 
 
 def make_prompt(facts: ModelFacts, pieces: Sequence[int | Grid | Clip], *, seed: int | None = None) -> Prompt:
@@ -43,6 +49,8 @@ def make_prompt(facts: ModelFacts, pieces: Sequence[int | Grid | Clip], *, seed:
     The seed follows from the pieces unless it is given.
     """
     rng = np.random.default_rng(zlib.crc32(repr(pieces).encode()) if seed is None else seed)
+    if facts.encoder.canvas:
+        return _prompt_of_canvases(facts, pieces, rng)
     start_token, end_token = facts.media_token_ids[:2]
     token_ids: list[int] = []
     items = []
@@ -60,6 +68,28 @@ def make_prompt(facts: ModelFacts, pieces: Sequence[int | Grid | Clip], *, seed:
         items.append(item)
         pixels.append(_picture(rng, item.thw, facts))
     return Prompt(tuple(token_ids), tuple(items), tuple(pixels))
+
+
+def _prompt_of_canvases(facts: ModelFacts, pieces: Sequence[int | Grid | Clip], rng: np.random.Generator) -> Prompt:
+    """Images of (1, rows, columns) tiles, a token each, that text attends to."""
+    assert facts.encoder.canvas
+    tiles = facts.encoder.canvas
+    token_ids: list[int] = []
+    items = []
+    pixels = []
+    for piece in pieces:
+        if isinstance(piece, int):
+            token_ids += rng.integers(0, min(facts.media_token_ids), piece).tolist()
+            continue
+        _, rows, columns = piece
+        grid = (rows * tiles.side, columns * tiles.side)
+        num_patches = grid[0] * grid[1]
+        key = f"{piece}/{len(items)}/{rng.integers(2**32)}"
+        unit = tiles.unit(key, grid, PixelRef("", 0, num_patches, facts.processor.row_bytes))
+        items.append(MediaItem("image", len(token_ids), 1, (unit,)))
+        token_ids.append(facts.image_token_id)
+        pixels.append(_picture(rng, (1, *grid), facts))
+    return Prompt(tuple(token_ids), with_readers(items), tuple(pixels))
 
 
 def _item(facts: ModelFacts, piece: Grid | Clip, offset: int) -> MediaItem:

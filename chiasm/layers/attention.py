@@ -5,16 +5,34 @@ Shapes: n rows of a packed batch, d hidden size, H query heads of this rank, D h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
 from torch import Tensor, nn
 
 from chiasm.layers.linear import QKVLinear, RowParallelLinear
 from chiasm.layers.norm import RMSNorm
 from chiasm.layers.shards import HeadShard
 from chiasm.layers.weight import Placement
-from chiasm.ops.attention import segment_attention
+from chiasm.ops.attention import attend_memory, segment_attention
 from chiasm.ops.paged_attention import KVCache, PagedBatch, paged_attention
 from chiasm.ops.rope import Rotation, rotate
 from chiasm.ops.segments import Segments
+
+
+class Memory(NamedTuple):
+    """What neighbouring rows of a batch attend to.
+
+    Attributes:
+        num_queries: rows of the batch.
+        keys: [rows, Hkv, D].
+        values: [rows, Hkv, D].
+    """
+
+    num_queries: int
+    keys: Tensor
+    values: Tensor
 
 
 class CausalAttention(nn.Module):
@@ -51,6 +69,39 @@ class CausalAttention(nn.Module):
         q, k = rotate(q, rotation), rotate(k, rotation)
         attended = paged_attention(q, k, v, cache, batch, self.scale)
         out: Tensor = self.o_proj(attended.flatten(1))
+        return out
+
+
+class CrossAttention(nn.Module):
+    """Attention of a language model to the features of images, whose keys and values are kept with them.
+
+    Heads of queries and keys are normalised; nothing is rotated.
+    """
+
+    def __init__(self, hidden_size: int, heads: HeadShard, norm_eps: float, placement: Placement) -> None:
+        super().__init__()
+        self.scale = heads.head_dim**-0.5
+        self.qkv_proj = QKVLinear(hidden_size, heads, bias=False, placement=placement)
+        width = heads.total_heads * heads.head_dim
+        self.o_proj = RowParallelLinear(width, hidden_size, bias=False, placement=placement)
+        self.q_norm = RMSNorm(heads.head_dim, norm_eps, placement)
+        self.k_norm = RMSNorm(heads.head_dim, norm_eps, placement)
+
+    def write_keys_values(self, features: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Fill ``keys`` and ``values``, each [rows, Hkv, D], from features [rows, d]."""
+        k, v = self.qkv_proj.keys_values(features)
+        keys.copy_(self.k_norm(k))
+        values.copy_(v)
+
+    def forward(self, x: Tensor, memories: Sequence[Memory]) -> Tensor:
+        """[n, d] -> [n, d]; the memories' rows cover the n rows in order."""
+        q = self.q_norm(self.qkv_proj.queries(x))
+        parts = q.split([memory.num_queries for memory in memories])
+        attended = [
+            attend_memory(part, memory.keys, memory.values, self.scale)
+            for part, memory in zip(parts, memories, strict=True)
+        ]
+        out: Tensor = self.o_proj((attended[0] if len(attended) == 1 else torch.cat(attended)).flatten(1))
         return out
 
 

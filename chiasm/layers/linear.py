@@ -133,6 +133,21 @@ class QKVLinear(_ColumnSharded):
         packed = self.project(x).view(x.shape[0], v_start + heads.num_kv_heads, heads.head_dim)
         return packed[:, :kv_start], packed[:, kv_start:v_start], packed[:, v_start:]
 
+    def queries(self, x: Tensor) -> Tensor:
+        """[n, in] -> q [n, H, D] alone, for a layer without biases."""
+        assert self.bias is None
+        heads = self.heads
+        rows = self.weight[: heads.num_heads * heads.head_dim]
+        return F.linear(x, rows).view(-1, heads.num_heads, heads.head_dim)
+
+    def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """[n, in] -> k and v [n, Hkv, D] alone, for a layer without biases."""
+        assert self.bias is None
+        heads = self.heads
+        rows = self.weight[heads.num_heads * heads.head_dim :]
+        keys, values = F.linear(x, rows).view(-1, 2, heads.num_kv_heads, heads.head_dim).unbind(1)
+        return keys, values
+
 
 def _head_rows(heads: HeadShard) -> dict[str, _Rows]:
     dim = heads.head_dim

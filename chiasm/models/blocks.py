@@ -98,15 +98,16 @@ def piece_positions(pieces: Sequence[Piece], merge_size: int, device: torch.devi
 
 def unit_segments(pieces: Sequence[Piece], shared: SharedRows | None) -> Segments:
     """Segments for attention within whole units, where ``shared`` stands for the pieces of cut ones."""
-    return Segments.from_lengths(_whole_lengths(pieces, 0 if shared is None else shared.num_rows), shared)
+    return Segments.from_lengths((piece.num_rows for piece in whole_pieces(pieces, shared)), shared)
 
 
-def _whole_lengths(pieces: Sequence[Piece], num_shared: int) -> Iterator[int]:
-    """Rows of the pieces behind the first ``num_shared`` rows, which are whole units."""
+def whole_pieces(pieces: Sequence[Piece], shared: SharedRows | None) -> Iterator[Piece]:
+    """The pieces behind the shared rows, which are whole units."""
+    num_shared = 0 if shared is None else shared.num_rows
     first = 0
     for piece in pieces:
         if first >= num_shared:
-            yield piece.num_rows
+            yield piece
         first += piece.num_rows
 
 

@@ -45,11 +45,35 @@ class DeepFeatures(NamedTuple):
     columns: Tensor
 
 
+class SeenUnit(NamedTuple):
+    """A unit that text attends to.
+
+    Attributes:
+        kept: what ``VisionLanguageModel.keep`` made of its features.
+        num_core: rows of the unit that are no padding.
+    """
+
+    kept: Tensor
+    num_core: int
+
+
+class SeenUnits(NamedTuple):
+    """Rows ``start`` to ``stop`` of a packed batch that attend to the same units, of which there is at least one.
+
+    ``is_before`` says that the rows come before the first image of their prompt; see ``vision.frames.SeenItems``.
+    """
+
+    start: int
+    stop: int
+    units: tuple[SeenUnit, ...]
+    is_before: bool
+
+
 class VisionLanguageModel(Protocol):
     """A loaded model as the runner uses it; n is the rows of a packed batch.
 
     Attributes:
-        num_layers: of the language model; one cache each.
+        num_layers: of the language model that have a cache of tokens each.
         num_kv_heads: key-value heads of this rank.
         head_dim: size of an attention head of the language model.
         hidden_size: d of the language model; so many columns of a feature row stand for a token.
@@ -76,6 +100,9 @@ class VisionLanguageModel(Protocol):
             [tokens of all pieces, feature size], in the same order.
         """
 
+    def keep(self, features: Tensor) -> Tensor:
+        """What a rank keeps of a unit's features [tokens, feature size], in storage of its own."""
+
     def forward(
         self,
         embeds: Tensor,
@@ -83,6 +110,7 @@ class VisionLanguageModel(Protocol):
         caches: Sequence[KVCache],
         batch: PagedBatch,
         deep: DeepFeatures | None = None,
+        seen: Sequence[SeenUnits] = (),
     ) -> Tensor:
         """Run the decoder over the rows of ``batch``, whose keys and values go into the caches.
 
@@ -92,6 +120,7 @@ class VisionLanguageModel(Protocol):
             caches: one for each layer.
             batch: which rows belong to which sequence.
             deep: the rest of the features in these rows; None where there are none, or they have no more columns.
+            seen: which rows attend to which units, in layers that do; rows that are in none of them attend to none.
 
         Returns:
             [n, d], after the last norm.

@@ -17,7 +17,7 @@ from chiasm.layers.patch_embedding import PatchEmbedding
 from chiasm.layers.shards import HeadShard, check_text_heads, check_vision_heads
 from chiasm.layers.weight import Placement
 from chiasm.models.blocks import grid_rope_positions, known_token_ids
-from chiasm.models.entry import DeepFeatures, RopePositions
+from chiasm.models.entry import DeepFeatures, RopePositions, SeenUnits
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.segments import SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts
@@ -196,6 +196,10 @@ class JoinedModel(nn.Module):
         """uint8 [patches, bytes of a patch] -> [tokens, feature size]."""
         return self.visual(pixels, pieces, shared)
 
+    def keep(self, features: Tensor) -> Tensor:
+        """The features themselves."""
+        return features
+
     def forward(
         self,
         embeds: Tensor,
@@ -203,8 +207,10 @@ class JoinedModel(nn.Module):
         caches: Sequence[KVCache],
         batch: PagedBatch,
         deep: DeepFeatures | None = None,
+        seen: Sequence[SeenUnits] = (),
     ) -> Tensor:
         """[n, d] and LongTensor [3, n] -> [n, d]."""
+        assert not seen, "features take the place of tokens"
         return self.language_model(embeds, positions, caches, batch, deep)
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
@@ -267,6 +273,11 @@ def renamed(name: str, config: WholeConfig, renames: Sequence[tuple[str, str]]) 
     """
     if name == "lm_head.weight" and config.joined.tie_word_embeddings:
         return None
+    return substituted(name, renames)
+
+
+def substituted(name: str, renames: Sequence[tuple[str, str]]) -> str:
+    """A name after patterns have been replaced by what takes their place, in order."""
     for pattern, replacement in renames:
         name = re.sub(pattern, replacement, name)
     return name

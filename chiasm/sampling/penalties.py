@@ -32,7 +32,10 @@ def apply_penalties(logits: Tensor, params: SamplingParams, prompt: Sequence[int
         output: its tokens generated so far.
     """
     if params.repetition_penalty != 1.0:
-        seen = torch.tensor(sorted({*prompt, *output}), device=logits.device)
+        # A prompt may have placeholders that no answer can have.
+        seen = torch.tensor(
+            sorted({token for token in (*prompt, *output) if token < len(logits)}), device=logits.device
+        )
         values = logits[seen]
         penalty = params.repetition_penalty
         logits[seen] = torch.where(values > 0, values / penalty, values * penalty)

@@ -44,12 +44,14 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
         max_model_len: longest sequence, prompt and answer, in tokens.
         summary: what was chosen at start-up and why, a line each.
         rank_pids: process ids of the ranks.
+        max_seen_rows: most rows of features that text of one prompt may attend to; None where it attends to none.
     """
 
     facts: ModelFacts
     max_model_len: int
     summary: tuple[str, ...]
     rank_pids: tuple[int, ...]
+    max_seen_rows: int | None = None
 
 
 class Outputs(msgspec.Struct, frozen=True, tag=True):
@@ -115,7 +117,8 @@ class RankInfo(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         facts: of the model.
         block_bytes: size of one block of its KV cache, all layers.
-        feature_row_bytes: size of one row of the encoder's features.
+        feature_row_bytes: size of what a rank keeps of one row of the encoder's features: the row, or its keys and
+            values in the layers that attend to it.
         cache_bytes: memory that it can give to the KV cache.
         cache_reason: how that was found, for the start-up lines.
         device: what it computes on, and why.

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+import msgspec
+
 from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
 from chiasm.schema.facts import EncoderRates, EncoderShape
 from chiasm.schema.media import MediaItem, PixelRef, Unit
@@ -13,7 +15,7 @@ from chiasm.schema.output import SequenceDelta
 from chiasm.schema.plan import SampledToken, StartedRequest, StepPlan, StepResult
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.sampling import SamplingParams
-from chiasm.vision.frames import units_between
+from chiasm.vision.frames import seen_between, units_between, with_readers
 
 BLOCK_SIZE = 4
 SHAPE = EncoderShape(
@@ -59,6 +61,12 @@ def image(offset: int, *units: tuple[str, int]) -> MediaItem:
     """An item of units (key, tokens)."""
     made = tuple(Unit(key, (2, 2 * n), n, PixelRef("", 0, n * PATCHES_PER_TOKEN, 1)) for key, n in units)
     return MediaItem("image", offset, sum(n for _, n in units), made)
+
+
+def seen_images(*placed: tuple[int, str, int]) -> tuple[MediaItem, ...]:
+    """Items of one token each that text attends to: (offset, key, rows)."""
+    made = [image(offset, (key, rows)) for offset, key, rows in placed]
+    return with_readers([msgspec.structs.replace(item, num_tokens=1) for item in made])
 
 
 def request(
@@ -148,8 +156,7 @@ class MirrorRank:
 
     def _write(self, record: _Record, start: int, stop: int) -> None:
         """Write keys and values, and check that the history is this sequence's own."""
-        keys = {position: placed.unit.key for placed in units_between(record.items, 0, stop)
-                for position in range(placed.start, placed.stop)}  # fmt: skip
+        keys = _keys_by_position(record.items, stop)
         for position in range(stop):
             block, offset = record.blocks[position // BLOCK_SIZE], position % BLOCK_SIZE
             written = self.content.setdefault(block, [None] * BLOCK_SIZE)
@@ -168,6 +175,18 @@ class MirrorRank:
             )
         ]
         assert len(set(written)) == len(written)
+
+
+def _keys_by_position(items: tuple[MediaItem, ...], stop: int) -> dict[int, tuple[str, ...]]:
+    """The units that each token before ``stop`` depends on."""
+    if items and items[0].seen_until is not None:
+        return {
+            position: tuple(unit.key for index in run.items for unit in items[index].units)
+            for run in seen_between(items, 0, stop)
+            for position in range(run.start, run.stop)
+        }
+    return {position: (placed.unit.key,) for placed in units_between(items, 0, stop)
+            for position in range(placed.start, placed.stop)}  # fmt: skip
 
 
 def next_token(tokens: list[int]) -> int:
@@ -192,6 +211,6 @@ def run_until_idle(scheduler: Scheduler, rank: MirrorRank, max_steps: int = 500)
         if not scheduler.has_work:
             return deltas
         plan = scheduler.schedule()
-        assert plan.scheduled, "a step in which nothing happens would be repeated for ever"
+        assert plan.scheduled or plan.vision, "a step in which nothing happens would be repeated for ever"
         scheduler.apply(plan, rank.execute(plan))
     raise AssertionError("the scheduler does not come to an end")

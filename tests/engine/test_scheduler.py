@@ -10,7 +10,16 @@ from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
 from chiasm.schema.plan import StepPlan
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.sampling import SamplingParams
-from tests.engine.mirror import ROW_BYTES, MirrorRank, answer_of, image, limits, request, run_until_idle
+from tests.engine.mirror import (
+    ROW_BYTES,
+    MirrorRank,
+    answer_of,
+    image,
+    limits,
+    request,
+    run_until_idle,
+    seen_images,
+)
 
 
 def started(own: SchedulerLimits, *requests: EngineRequest) -> tuple[Scheduler, MirrorRank]:
@@ -248,6 +257,7 @@ _SIZES = {key: size for size, key in enumerate("uvwxyz", start=1)}
     kept_rows=st.integers(0, 20),
     caches=st.booleans(),
     failing=st.sampled_from(["", "w", "uz"]),
+    attends=st.booleans(),
 )
 def test_everything_adds_up_whatever_comes(
     described: list[tuple[int, list[list[tuple[str, int]]], int, int, bool]],
@@ -258,8 +268,13 @@ def test_everything_adds_up_whatever_comes(
     kept_rows: int,
     caches: bool,
     failing: str,
+    attends: bool,
 ) -> None:
     """Every request gets its own answer, plans obey their limits, and nothing is held at the end."""
+    make = _make_seeing if attends else _make
+    requests = [make(f"r{index}", *entry[:3]) for index, entry in enumerate(described)]
+    if attends:  # the frontend lets none pass whose images do not fit
+        encoder_rows = max(encoder_rows, *map(_num_rows, requests))
     own = limits(
         num_blocks=num_blocks,
         max_num_batched_tokens=tokens,
@@ -269,7 +284,6 @@ def test_everything_adds_up_whatever_comes(
         enable_prefix_caching=caches,
     )
     scheduler, rank = Scheduler(own), MirrorRank(own, failing)
-    requests = [_make(f"r{index}", *entry[:3]) for index, entry in enumerate(described)]
     aborted = set()
     deltas = {one.request_id: [] for one in requests}
 
@@ -302,6 +316,19 @@ def _make(name: str, num_text: int, clips: list[list[tuple[str, int]]], max_toke
     total = min(offset, 40)
     kept = tuple(item for item in items if item.end <= total)
     return request(name, total, *kept, max_tokens=max_tokens)
+
+
+def _make_seeing(name: str, num_text: int, clips: list[list[tuple[str, int]]], max_tokens: int) -> EngineRequest:
+    """The same with images that text attends to; those of a clip stand side by side."""
+    placed, offset = [], num_text
+    for clip in clips:
+        placed += [(offset + index, key, _SIZES[key]) for index, (key, _) in enumerate(clip)]
+        offset += len(clip) + 2
+    return request(name, min(offset, 40), *seen_images(*placed), max_tokens=max_tokens)
+
+
+def _num_rows(one: EngineRequest) -> int:
+    return sum({unit.key: unit.num_tokens for item in one.items for unit in item.units}.values())
 
 
 def _check_answer(one: EngineRequest, deltas: list, is_aborted: bool, failing: str) -> None:

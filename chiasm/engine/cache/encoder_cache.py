@@ -43,6 +43,10 @@ class EncoderCache:
     def __contains__(self, key: str) -> bool:
         return key in self._entries
 
+    def is_pinned_by(self, key: str, holder: str) -> bool:
+        """Whether this holder keeps the unit."""
+        return key in self._pinned_by.get(holder, ())
+
     def can_pin(self, units: dict[str, int]) -> bool:
         """Whether all these units (key -> rows) can be held at once beside what is pinned now."""
         extra = sum(rows for key, rows in units.items() if not self._is_pinned(key)) * self._row_bytes
@@ -87,15 +91,21 @@ class EncoderCache:
         for key in list(self._pinned_by.get(holder, ())):
             self.unpin(key, holder)
 
-    def forget(self, key: str) -> None:
-        """The unit could not be encoded: nobody has it. Its holders are ended by the caller."""
+    def forget(self, key: str) -> list[str]:
+        """The unit could not be encoded: nobody has it.
+
+        Returns:
+            Who held it; the caller ends them.
+        """
         entry = self._entries.get(key)
         if entry is None:
-            return
-        for holder in list(entry.pins):
+            return []
+        holders = sorted(entry.pins)
+        for holder in holders:
             self.unpin(key, holder)
         del self._entries[key]
         self.num_bytes -= entry.num_bytes
+        return holders
 
     def trim(self) -> list[str]:
         """Evict what may not be kept now that it is read. Returns its keys."""

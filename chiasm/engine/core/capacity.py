@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from chiasm.config.engine import EngineConfig
 from chiasm.errors import UserError
+from chiasm.schema.facts import ModelFacts
 from chiasm.schema.wire import RankInfo
 
 
@@ -36,24 +37,46 @@ def decide_capacity(config: EngineConfig, infos: Sequence[RankInfo]) -> Capacity
         UserError: if a sequence of the asked length doesn't fit, naming the flags to change.
     """
     poorest = min(infos, key=lambda info: info.cache_bytes // info.block_bytes)
-    num_fitting = poorest.cache_bytes // poorest.block_bytes
+    seen = _seen_bytes(config, poorest)
+    num_fitting = (poorest.cache_bytes - seen) // poorest.block_bytes
     model_len = infos[0].facts.max_position_embeddings
     max_model_len, length_reason = _sequence_length(config, model_len, num_fitting * config.block_size, poorest)
     most_useful = config.max_num_seqs * -(-max_model_len // config.block_size)
     num_blocks = min(num_fitting, most_useful)
-    kept = round(config.mm_encoder_cache_gb * 2**30)
-    largest_item = min(infos[0].facts.max_unit_tokens, max_model_len) * poorest.feature_row_bytes
+    kept = max(seen, round(config.mm_encoder_cache_gb * 2**30))
+    largest_item = _largest_item(infos[0].facts, max_model_len) * poorest.feature_row_bytes
     memory = num_blocks * poorest.block_bytes
     cache_reason = poorest.cache_reason if num_blocks == num_fitting else "all that max_num_seqs can use"
     summary = (
         f"KV cache: {num_blocks} blocks of {config.block_size} tokens, {memory / 2**20:.0f} MiB ({cache_reason})",
-        f"encoder cache: {_encoder_cache_line(kept, largest_item, poorest.feature_row_bytes)}",
+        f"encoder cache: {_encoder_cache_line(kept, largest_item, poorest)}",
         f"context: {max_model_len} tokens ({length_reason})",
     )
     return Capacity(num_blocks, max_model_len, max(kept, largest_item), kept, summary)
 
 
-def _encoder_cache_line(kept: int, largest_item: int, row_bytes: int) -> str:
+def _seen_bytes(config: EngineConfig, poorest: RankInfo) -> int:
+    """Memory for keys and values of images that text attends to, out of what there is for the cache.
+
+    An image's weigh as much as those of a thousand tokens or more, and sequences keep them to their end: they get
+    half, or as much as all sequences could use with an image each. 0 where features take the place of tokens.
+    """
+    if not poorest.facts.num_cross_layers:
+        return 0
+    most_useful = config.max_num_seqs * poorest.facts.max_unit_tokens * poorest.feature_row_bytes
+    return min(poorest.cache_bytes // 2, most_useful)
+
+
+def _largest_item(facts: ModelFacts, max_model_len: int) -> int:
+    """Rows of features of the largest image or slice that there can be."""
+    return facts.max_unit_tokens if facts.num_cross_layers else min(facts.max_unit_tokens, max_model_len)
+
+
+def _encoder_cache_line(kept: int, largest_item: int, poorest: RankInfo) -> str:
+    row_bytes = poorest.feature_row_bytes
+    if poorest.facts.num_cross_layers:
+        most = max(kept, largest_item)
+        return f"keys and values of {most // largest_item} images at a time, {most / 2**20:.0f} MiB on each rank"
     if kept < largest_item:
         more = f", while one is read {largest_item / 2**20:.0f} MiB, the largest that there can be"
     else:

@@ -39,12 +39,14 @@ class EngineCore:
         rates = encoder_rates(config, infos[0], executor)
         capacity = decide_capacity(config, infos)
         executor.allocate(capacity.num_blocks)
+        attends = infos[0].facts.num_cross_layers > 0
         self._scheduler = Scheduler(_limits(config, infos[0], rates, capacity))
         self.ready = Ready(
             facts=infos[0].facts,
             max_model_len=capacity.max_model_len,
             summary=_summary(config, infos[0], capacity),
             rank_pids=executor.rank_pids,
+            max_seen_rows=capacity.encoder_cache_bytes // infos[0].feature_row_bytes if attends else None,
         )
 
     @property

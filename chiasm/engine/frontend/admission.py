@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from chiasm.errors import UserError
 from chiasm.schema.chat import PreparedPrompt
 from chiasm.schema.facts import ModelFacts
+from chiasm.schema.media import MediaItem
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.sampling import MAX_SEED, SamplingParams, check_token_ids
 
@@ -66,5 +67,27 @@ def check_prompt_length(num_tokens: int, max_model_len: int, param: str) -> None
         raise UserError(
             f"the prompt has {num_tokens} tokens, media included; max_model_len={max_model_len} allows at most "
             f"{max_model_len - 1}, so that one can be answered.",
+            param=param,
+        )
+
+
+def check_seen_media(items: Sequence[MediaItem], most_rows: int | None, param: str) -> None:
+    """Refuse media that text attends to if the ranks can't keep them all as long as the answer takes.
+
+    Args:
+        items: of the prompt; the same picture twice is kept once.
+        most_rows: of features; None where they are read once and need not be kept.
+        param: the request's field that holds them.
+
+    Raises:
+        UserError: with both numbers.
+    """
+    if most_rows is None:
+        return
+    rows = {unit.key: unit.num_tokens for item in items for unit in item.units}
+    if sum(rows.values()) > most_rows:
+        raise UserError(
+            f"the prompt's {len(rows)} different images have {sum(rows.values())} rows of features to attend to; "
+            f"this server has room for {most_rows} (mm_encoder_cache_gb).",
             param=param,
         )

@@ -8,9 +8,9 @@ from typing import Any
 
 from chiasm.config.checkpoint import read_generation_config
 from chiasm.config.engine import EngineConfig, check_media_io_kwargs
-from chiasm.engine.frontend.admission import check_prompt_length
+from chiasm.engine.frontend.admission import check_prompt_length, check_seen_media
 from chiasm.engine.frontend.chat_template import ChatTemplate, load_chat_template
-from chiasm.engine.frontend.prompts import PromptBuilder
+from chiasm.engine.frontend.prompts import ExpandedPrompt, PromptBuilder
 from chiasm.engine.frontend.tokenizer import Tokenizer, load_tokenizer
 from chiasm.errors import UserError
 from chiasm.multimodal.bounds import bounded_spec, request_video_spec
@@ -60,6 +60,7 @@ class Frontend:
     def __init__(self, config: EngineConfig, text: TextFiles, ready: Ready) -> None:
         self.facts = ready.facts
         self.max_model_len = ready.max_model_len
+        self._max_seen_rows = ready.max_seen_rows
         self.tokenizer = text.tokenizer
         self.default_sampling = text.default_sampling
         self._limits = config.media.limit_mm_per_prompt
@@ -138,9 +139,9 @@ class Frontend:
             UserError: if the template dropped or doubled an item, or the prompt is too long.
         """
         token_ids = self._prompts.tokenize(rendered)
-        check_token_ids("messages", token_ids, self.facts.vocab_size)
+        check_token_ids("messages", token_ids, self.facts.input_size)
         expanded = self._prompts.expand(token_ids, items, "messages")
-        check_prompt_length(len(expanded.token_ids), self.max_model_len, param="messages")
+        self._check_fits(expanded, "messages")
         return PreparedPrompt(
             self._prompts.plain_text(rendered), expanded.token_ids, expanded.items, cache_salt, tuple(items)
         )
@@ -156,12 +157,16 @@ class Frontend:
         text = prompt if isinstance(prompt, str) else None
         self._check_num_chars(len(text or ""), "prompt")
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        check_token_ids("prompt", token_ids, self.facts.vocab_size)
+        check_token_ids("prompt", token_ids, self.facts.input_size)
         if not items:
             self._prompts.refuse_media_tokens(token_ids, "prompt")
         expanded = self._prompts.expand(token_ids, items, "prompt")
-        check_prompt_length(len(expanded.token_ids), self.max_model_len, param="prompt")
+        self._check_fits(expanded, "prompt")
         return PreparedPrompt(text, expanded.token_ids, expanded.items, cache_salt, tuple(items))
+
+    def _check_fits(self, expanded: ExpandedPrompt, param: str) -> None:
+        check_prompt_length(len(expanded.token_ids), self.max_model_len, param=param)
+        check_seen_media(expanded.items, self._max_seen_rows, param=param)
 
     def _check_num_chars(self, count: int, param: str) -> None:
         """Refuse a text that is far too long before time and memory are spent on its tokens."""

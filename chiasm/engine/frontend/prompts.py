@@ -16,6 +16,7 @@ from chiasm.errors import UserError, refuse, shorten
 from chiasm.schema.chat import ChatMessage, TextPart, VideoPart
 from chiasm.schema.facts import ModelFacts, SliceForm, TileForm
 from chiasm.schema.media import MediaItem, ProcessedItem
+from chiasm.vision.frames import with_readers
 
 _MAX_DEPTH = 64  # of lists and dicts in each other, in what a template gets from a user
 
@@ -116,7 +117,8 @@ class PromptBuilder:
                     expanded += run.after
             else:
                 expanded.append(token_id)
-        return ExpandedPrompt(tuple(expanded), tuple(placed))
+        is_attended = self._facts.num_cross_layers > 0
+        return ExpandedPrompt(tuple(expanded), with_readers(placed) if is_attended else tuple(placed))
 
     def _by_placeholder(
         self, token_ids: Sequence[int], items: Sequence[ProcessedItem], param: str

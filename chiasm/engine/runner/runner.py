@@ -18,6 +18,7 @@ from chiasm.engine.runner.device import choose_dtype, torch_dtype
 from chiasm.engine.runner.features import place_features
 from chiasm.engine.runner.memory import cache_memory
 from chiasm.engine.runner.records import SequenceRecord
+from chiasm.models.entry import SeenUnit, SeenUnits
 from chiasm.models.loader import load_model
 from chiasm.multimodal.pixels import read_rows
 from chiasm.ops.paged_attention import KVCache, PagedBatch, SequenceRows, build_batch
@@ -27,7 +28,7 @@ from chiasm.schema.plan import SampledToken, ScheduledRequest, StepPlan, StepRes
 from chiasm.schema.wire import RankInfo
 from chiasm.vision.encode import EncodedUnits, UnitEncoder
 from chiasm.vision.fit import Fit
-from chiasm.vision.frames import units_between
+from chiasm.vision.frames import seen_between, units_between
 from chiasm.vision.timeline import SpanLog
 
 _FAILED_UNIT = "this image could not be encoded; the server's log has the reason."
@@ -81,12 +82,20 @@ class Runner:
         return RankInfo(
             facts=self._facts,
             block_bytes=2 * model.num_layers * config.block_size * model.num_kv_heads * model.head_dim * item_bytes,
-            feature_row_bytes=self._facts.encoder.feature_size * item_bytes,
+            feature_row_bytes=self._kept_columns * item_bytes,
             cache_bytes=memory.num_bytes,
             cache_reason=memory.reason,
             device=self._device_reason,
             dtype=str(self._dtype),
         )
+
+    @property
+    def _kept_columns(self) -> int:
+        """Of what is kept of a row of features."""
+        model, facts = self._model, self._facts
+        if facts.num_cross_layers:
+            return 2 * facts.num_cross_layers * model.num_kv_heads * model.head_dim
+        return facts.encoder.feature_size
 
     def measure_encoder(self) -> EncoderRates:
         """How fast the encoder and the ranks' exchanges are; every rank is asked at the same time."""
@@ -146,7 +155,7 @@ class Runner:
             return _NOTHING
         encoded = self._unit_encoder.encode(plan)
         self._span_log.append(encoded.spans)
-        self._features |= encoded.features
+        self._features |= {key: self._model.keep(features) for key, features in encoded.features.items()}
         return encoded
 
     def _extend(
@@ -175,11 +184,30 @@ class Runner:
             rows.append(SequenceRows(start, part.num_new_tokens, record.block_ids))
         ids = torch.tensor(token_ids, device=self._device)
         embeds = self._model.embed_tokens(ids)
-        deep = place_features(embeds, self._placed_features(scheduled))
+        seen: list[SeenUnits] = []
+        deep = None
+        if self._facts.num_cross_layers:
+            seen = self._seen_units(scheduled)
+        else:
+            deep = place_features(embeds, self._placed_features(scheduled))
         batch = build_batch(rows, self._config.block_size, self._device)
         packed_positions = torch.from_numpy(np.concatenate(positions, axis=1)).to(self._device)
-        hidden = self._model.forward(embeds, packed_positions, self._caches, batch, deep)
+        hidden = self._model.forward(embeds, packed_positions, self._caches, batch, deep, seen)
         return self._sample(hidden, batch, scheduled)
+
+    def _seen_units(self, scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]) -> list[SeenUnits]:
+        """What rows of the packed batch attend to, where text attends to units."""
+        found = []
+        first_row = 0
+        for record, part in scheduled:
+            start = part.num_computed_tokens
+            for run in seen_between(record.items, start, start + part.num_new_tokens):
+                units = [unit for index in run.items for unit in record.items[index].units]
+                seen = [SeenUnit(self._features[unit.key], unit.num_rows - unit.num_padding) for unit in units]
+                low, high = (first_row + token - start for token in (run.start, run.stop))
+                found.append(SeenUnits(low, high, tuple(seen), run.is_before))
+            first_row += part.num_new_tokens
+        return found
 
     def _placed_features(
         self, scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]

@@ -43,22 +43,26 @@ class StepBudget:
         """Cut ``num_tokens`` where the encoder's budget or its cache ends.
 
         Tokens before the first unit that can't be had in this step can still be computed. A unit larger than the
-        budget is taken when it is the step's first, so that it is not put off for ever.
+        budget is taken when it is the step's first, so that it is not put off for ever. Where text attends to units,
+        all are needed for the first token: then there may be units to encode and no tokens yet. Those that the
+        sequence keeps already are no news.
         """
         start = sequence.num_computed_tokens
         patches, reached, wanted = self.patches, [], {}
         for placed in units_between(sequence.request.items, start, start + num_tokens):
             unit = placed.unit
+            if sequence.keeps_units and cache.is_pinned_by(unit.key, sequence.request_id):
+                continue
             if unit.key in wanted:
                 reached.append(unit)
                 continue
             needs_encoding = unit.key not in cache
             is_first = not self.units and patches == self.patches
-            is_over_budget = needs_encoding and unit.num_patches > patches and not is_first
+            is_over_budget = needs_encoding and unit.num_rows > patches and not is_first
             wanted[unit.key] = unit.num_tokens
             if is_over_budget or not cache.can_pin(wanted):
                 return VisionReach(max(0, placed.start - start), tuple(reached))
-            patches -= unit.num_patches if needs_encoding else 0
+            patches -= unit.num_rows if needs_encoding else 0
             reached.append(unit)
         return VisionReach(num_tokens, tuple(reached))
 
@@ -70,5 +74,5 @@ class StepBudget:
         for unit in (*cached, *reach.units):
             if unit.key not in cache:
                 self.units[unit.key] = unit
-                self.patches -= unit.num_patches
+                self.patches -= unit.num_rows
             self.evicted += cache.pin(unit.key, unit.num_tokens, sequence.request_id)

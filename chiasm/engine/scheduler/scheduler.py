@@ -141,7 +141,10 @@ class Scheduler:
             if scheduled.is_sampling:
                 self._append(sequence, sampled[sequence.request_id])
         for key in failed:
-            self._encoder_cache.forget(key)
+            for holder in self._encoder_cache.forget(key):  # those that wait for more before their first token
+                if holder in self._by_id:
+                    reason = result.failed_units[key]
+                    self._end(self._by_id[holder], SequenceDelta(holder, finish_reason="error", error=reason))
         self._count_step(plan, result)
 
     def _continue_running(self, budget: StepBudget, scheduled: list[ScheduledRequest]) -> bool:
@@ -182,6 +185,8 @@ class Scheduler:
             wanted = min(sequence.num_uncomputed_tokens, budget.tokens)
             reach = budget.vision_reach(sequence, wanted, self._encoder_cache)
             new_blocks = self._blocks_for(sequence, reach.num_tokens) - len(cached)
+            if reach.num_tokens == 0:  # what it attends to is encoded ahead, over several steps if need be
+                self._take_units(sequence, reach, budget)
             if reach.num_tokens == 0 or not self._blocks.can_hold(cached, new_blocks):
                 sequence.num_computed_tokens = 0
                 return
@@ -219,9 +224,7 @@ class Scheduler:
         cached: Iterable[int] = (),
     ) -> ScheduledRequest:
         """Commit a sequence to this step."""
-        hits = sum(unit.key in self._encoder_cache for unit in reach.units)
-        self._add_to_totals(encoder_queries=len(reach.units), encoder_hits=hits)
-        budget.take(sequence, reach, self._encoder_cache)
+        self._take_units(sequence, reach, budget)
         new_blocks = self._blocks.allocate(num_new_blocks)
         sequence.block_ids += new_blocks
         new_token_id, sequence.unsent_token_id = sequence.unsent_token_id, None
@@ -233,6 +236,11 @@ class Scheduler:
             new_block_ids=(*cached, *new_blocks),
             is_sampling=reach.num_tokens == sequence.num_uncomputed_tokens,
         )
+
+    def _take_units(self, sequence: Sequence, reach: VisionReach, budget: StepBudget) -> None:
+        hits = sum(unit.key in self._encoder_cache for unit in reach.units)
+        self._add_to_totals(encoder_queries=len(reach.units), encoder_hits=hits)
+        budget.take(sequence, reach, self._encoder_cache)
 
     def _find_cached(self, sequence: Sequence) -> list[int]:
         """Blocks of the longest cached prefix that leaves at least one token to compute."""
@@ -247,8 +255,14 @@ class Scheduler:
         return -(-num_tokens // self._limits.block_size) - len(sequence.block_ids)
 
     def _preempt_last(self) -> None:
-        """Take the newest sequence's memory. None that this step has scheduled comes after the one being planned."""
+        """Take the newest sequence's memory. None that this step has scheduled comes after the one being planned.
+
+        It goes before those that wait; the first of these lets go of units that it had encoded ahead, so that two do
+        not wait for each other's.
+        """
         sequence = self._running.pop()
+        if self._waiting:
+            self._encoder_cache.unpin_all(self._waiting[0].request_id)
         self._waiting.appendleft(sequence)
         self._add_to_totals(num_preemptions=1)
         self._release(sequence)

@@ -59,6 +59,12 @@ class Sequence:
         return len(self.token_ids) - self.num_computed_tokens
 
     @property
+    def keeps_units(self) -> bool:
+        """Whether its text attends to its units, so that it keeps them beyond the step that needs them first."""
+        items = self.request.items
+        return bool(items) and items[0].seen_until is not None
+
+    @property
     def is_decoding(self) -> bool:
         """Whether its next token needs one more computed, and no more of its prompt."""
         return self.num_output_tokens > 0 and self.num_uncomputed_tokens == 1
