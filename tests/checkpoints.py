@@ -18,6 +18,8 @@ from transformers.models.glm4v_moe.configuration_glm4v_moe import Glm4vMoeConfig
 from transformers.models.glm4v_moe.modeling_glm4v_moe import Glm4vMoeForConditionalGeneration
 from transformers.models.llama4.configuration_llama4 import Llama4Config
 from transformers.models.llama4.modeling_llama4 import Llama4ForConditionalGeneration, MoeCausalLMOutputWithPast
+from transformers.models.mllama.configuration_mllama import MllamaConfig
+from transformers.models.mllama.modeling_mllama import MllamaForConditionalGeneration
 from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLConfig
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLConfig
@@ -41,6 +43,12 @@ GLM_SPECIAL_TOKENS = (
 LLAMA4_SPECIAL_TOKENS = (
     "<|begin_of_text|>", "<|endoftext|>", "<|header_start|>", "<|header_end|>", "<|eot|>", "<|image_start|>",
     "<|image_end|>", "<|tile_x_separator|>", "<|tile_y_separator|>", "<|image|>", "<|patch|>",
+)  # fmt: skip
+
+# The placeholder is the last one: it lies beyond the output projection.
+LLAMA_SPECIAL_TOKENS = (
+    "<|begin_of_text|>", "<|end_of_text|>", "<|endoftext|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
+    "<|image|>",
 )  # fmt: skip
 
 _CORPUS = (
@@ -89,6 +97,19 @@ LLAMA4_CHAT_TEMPLATE = """\
 {%- if part.type in ('image', 'image_url') %}<|image|>
 {%- else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}<|eot|>{% endfor %}
 {%- if add_generation_prompt %}<|header_start|>assistant<|header_end|>
+
+{% endif %}"""
+
+LLAMA_CHAT_TEMPLATE = """\
+<|begin_of_text|>
+{%- for message in messages %}<|start_header_id|>{{ message.role }}<|end_header_id|>
+
+{% if message.content is string %}{{ message.content }}{% else %}
+{%- for part in message.content %}
+{%- if part.type in ('image', 'image_url') %}<|image|>
+{%- else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}<|eot_id|>
+{%- endfor %}
+{%- if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>
 
 {% endif %}"""
 
@@ -602,6 +623,103 @@ def save_llama4(
     return SavedModel(folder, reference)
 
 
+def mllama_config(tokenizer: Tokenizer) -> dict[str, Any]:
+    """``config.json`` of a small Mllama as the hub has it.
+
+    Shards of the MLPs and of the vocabulary are uneven on 4 ranks, 4 ranks share 2 key-value heads, and the tower's
+    heads divide by 2, 3 and 4.
+    """
+    ids = {token: tokenizer.token_to_id(token) for token in LLAMA_SPECIAL_TOKENS}
+    text = {
+        "model_type": "mllama_text_model",
+        "vocab_size": ids["<|image|>"],
+        "hidden_size": 64,
+        "intermediate_size": 180,
+        "num_hidden_layers": 5,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "hidden_act": "silu",
+        "cross_attention_layers": [1, 3],
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "rope_scaling": {
+            "factor": 8.0,
+            "high_freq_factor": 4.0,
+            "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 256,
+            "rope_type": "llama3",
+        },
+        "tie_word_embeddings": False,
+        "bos_token_id": ids["<|begin_of_text|>"],
+        "eos_token_id": ids["<|eot_id|>"],
+        "pad_token_id": ids["<|endoftext|>"],
+    }
+    vision = {
+        "model_type": "mllama_vision_model",
+        "hidden_size": 96,
+        "hidden_act": "gelu",
+        "num_hidden_layers": 3,
+        "num_global_layers": 2,
+        "attention_heads": 12,
+        "num_channels": 3,
+        "intermediate_size": 180,
+        "vision_output_dim": 288,
+        "image_size": 42,
+        "patch_size": 14,
+        "norm_eps": 1e-5,
+        "max_num_tiles": 4,
+        "intermediate_layers_indices": [0, 2],
+        "supported_aspect_ratios": [[1, 1], [1, 2], [1, 3], [1, 4], [2, 1], [2, 2], [3, 1], [4, 1]],
+    }
+    return {
+        "architectures": ["MllamaForConditionalGeneration"],
+        "model_type": "mllama",
+        "image_token_index": ids["<|image|>"],
+        "text_config": text,
+        "vision_config": vision,
+    }
+
+
+MLLAMA_IMAGE_PROCESSOR = {
+    "image_processor_type": "MllamaImageProcessor",
+    "do_convert_rgb": True,
+    "do_normalize": True,
+    "do_pad": True,
+    "do_rescale": True,
+    "do_resize": True,
+    "image_mean": IMAGE_PROCESSOR["image_mean"],
+    "image_std": IMAGE_PROCESSOR["image_std"],
+    "max_image_tiles": 4,
+    "resample": 2,
+    "rescale_factor": 1 / 255,
+    "size": {"height": 42, "width": 42},
+}
+
+
+def save_mllama(folder: Path, names: Literal["hub", "transformers5"] = "hub") -> SavedModel:
+    """Write a small random Mllama checkpoint."""
+    tokenizer = make_tokenizer(LLAMA_SPECIAL_TOKENS)
+    raw = mllama_config(tokenizer)
+    config = MllamaConfig(**json.loads(json.dumps(raw)))
+    reference = MllamaForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
+    randomise(reference, 0, torch.float32)
+    reference.save_pretrained(folder, save_original_format=names == "hub")
+    if names == "hub":
+        write_json(folder / "config.json", raw)
+    write_json(folder / "generation_config.json", {"eos_token_id": raw["text_config"]["eos_token_id"]})
+    write_json(folder / "preprocessor_config.json", MLLAMA_IMAGE_PROCESSOR)
+    save_tokenizer(
+        folder,
+        tokenizer,
+        special_tokens=LLAMA_SPECIAL_TOKENS,
+        kind="PreTrainedTokenizerFast",
+        eos_token="<|eot_id|>",
+        chat_template=LLAMA_CHAT_TEMPLATE,
+    )
+    return SavedModel(folder, reference)
+
+
 def save_tokenizer(
     folder: Path,
     tokenizer: Tokenizer,
@@ -660,6 +778,14 @@ def _scaled(name: str, noise: Tensor) -> Tensor:
 def hub_name_of_qwen2(name: str) -> str:
     """What the hub's checkpoints call a tensor of transformers 5."""
     return name.replace("model.visual.", "visual.").replace("model.language_model.", "model.")
+
+
+def hub_name_of_mllama(name: str) -> str:
+    """What the hub's checkpoints call a tensor of transformers 5."""
+    if name.startswith("lm_head."):
+        return f"language_model.{name}"
+    name = name.removeprefix("model.")
+    return name.replace("language_model.", "language_model.model.", 1) if name.startswith("language_model.") else name
 
 
 def save_weights(folder: Path, tensors: dict[str, Tensor], num_shards: int = 1) -> None:

@@ -21,7 +21,7 @@ from chiasm.dist.group import SOLO, Group
 from chiasm.engine.runner.features import place_features
 from chiasm.layers.weight import Placement, Weight
 from chiasm.models import loader
-from chiasm.models.entry import BuildContext, VisionLanguageModel
+from chiasm.models.entry import BuildContext, SeenUnit, SeenUnits, VisionLanguageModel
 from chiasm.models.loader import LoadedModel, fill_model, load_model, read_tensor_names
 from chiasm.models.registry import Checkpoint, find_entry
 from chiasm.ops.paged_attention import KVCache, SequenceRows, build_batch
@@ -31,6 +31,7 @@ from chiasm.schema.media import PixelRef, Unit
 from chiasm.schema.plan import Assignment, Exchange, Share, VisionPlan
 from chiasm.vision.cost import CostModel
 from chiasm.vision.encode import Encoder, UnitEncoder
+from chiasm.vision.frames import seen_between
 from chiasm.vision.plan import plan_vision
 from chiasm.vision.units import Piece, nearest_border, unit_layout
 from tests.prompts import Prompt
@@ -74,14 +75,14 @@ def encode(loaded: LoadedModel, prompts: Sequence[Prompt]) -> Tensor:
     rows, pieces, inverses = [], [], []
     for prompt in prompts:
         pixels = np.concatenate([np.empty((0, loaded.facts.processor.row_bytes), np.uint8), *prompt.pixels])
-        for grid in prompt.grids:
-            num_rows = grid[0] * grid[1]
-            layout = unit_layout(grid, shape.merge_size, shape.window_blocks)
-            blocks = pixels[:num_rows].reshape(-1, shape.block_rows, pixels.shape[1])
-            rows.append(blocks[layout.order].reshape(num_rows, -1))
-            pieces.append(Piece.whole(grid))
-            inverses.append(torch.from_numpy(layout.inverse))
-            pixels = pixels[num_rows:]
+        for unit in prompt.units:
+            layout = unit_layout(unit.grid, shape.merge_size, shape.window_blocks)
+            blocks = pixels[: unit.num_patches].reshape(-1, shape.block_rows, pixels.shape[1])
+            rows.append(blocks[layout.order].reshape(unit.num_patches, -1))
+            pieces.append(Piece(unit.grid, 0, unit.num_rows))
+            extra = np.arange(unit.num_patches, unit.num_rows)
+            inverses.append(torch.from_numpy(np.concatenate([layout.inverse, extra])))
+            pixels = pixels[unit.num_patches :]
     features = loaded.model.encode_vision(torch.from_numpy(np.concatenate(rows)), pieces)
     parts = features.split([len(inverse) for inverse in inverses])
     return torch.cat([part[inverse] for part, inverse in zip(parts, inverses, strict=True)])
@@ -93,6 +94,34 @@ def placed_features(loaded: LoadedModel, prompt: Prompt) -> list[tuple[int, Tens
         return []
     parts = encode(loaded, [prompt]).split([item.num_tokens for item in prompt.items])
     return [(item.offset, features) for item, features in zip(prompt.items, parts, strict=True)]
+
+
+class _Media:
+    """Features of the media of a prompt, as a runner has them for the chunks of a sequence."""
+
+    def __init__(self, loaded: LoadedModel, prompt: Prompt) -> None:
+        self._items = prompt.items
+        self._placed: list[tuple[int, Tensor]] = []
+        self._kept: list[SeenUnit] = []
+        if not loaded.facts.num_cross_layers:
+            self._placed = placed_features(loaded, prompt)
+        elif prompt.items:
+            parts = encode(loaded, [prompt]).split([unit.num_rows for unit in prompt.units])
+            kept = [loaded.model.keep(part) for part in parts]
+            cores = [unit.num_rows - unit.num_padding for unit in prompt.units]
+            self._kept = [SeenUnit(*pair) for pair in zip(kept, cores, strict=True)]
+
+    def placed(self, start: int, stop: int, first_row: int) -> list[tuple[int, Tensor]]:
+        """What takes the place of tokens ``start`` to ``stop``, of which the first is a batch's ``first_row``."""
+        return [(first_row + row, part) for row, part in _placed_between(self._placed, start, stop)]
+
+    def seen(self, start: int, stop: int, first_row: int) -> list[SeenUnits]:
+        """What these tokens attend to."""
+        move = first_row - start
+        return [
+            SeenUnits(run.start + move, run.stop + move, tuple(self._kept[i] for i in run.items), run.is_before)
+            for run in seen_between(self._items, start, stop)
+        ]
 
 
 def _placed_between(placed: Sequence[tuple[int, Tensor]], start: int, stop: int) -> Iterator[tuple[int, Tensor]]:
@@ -116,7 +145,7 @@ def run_decoder(
         dtype: of the cache.
     """
     model = loaded.model
-    features = [placed_features(loaded, prompt) for prompt in prompts]
+    media = [_Media(loaded, prompt) for prompt in prompts]
     positions = [torch.from_numpy(model.rope_positions(len(p.token_ids), p.items).positions) for p in prompts]
     tables, num_blocks = _block_tables([len(prompt.token_ids) for prompt in prompts])
     shape = (num_blocks, BLOCK_SIZE, model.num_kv_heads, model.head_dim)
@@ -126,8 +155,10 @@ def run_decoder(
         rows = [SequenceRows(start, stop - start, tables[index]) for index, start, stop in parts]
         ids: list[int] = []
         placed: list[tuple[int, Tensor]] = []
+        seen: list[SeenUnits] = []
         for index, start, stop in parts:
-            placed += [(len(ids) + row, part) for row, part in _placed_between(features[index], start, stop)]
+            placed += media[index].placed(start, stop, len(ids))
+            seen += media[index].seen(start, stop, len(ids))
             ids += prompts[index].token_ids[start:stop]
         embeds = model.embed_tokens(torch.tensor(ids))
         deep = place_features(embeds, placed)
@@ -137,6 +168,7 @@ def run_decoder(
             caches,
             build_batch(rows, BLOCK_SIZE, CPU),
             deep,
+            seen,
         )
         for (index, _, _), own in zip(parts, out.split([r.num_new_tokens for r in rows]), strict=True):
             hidden[index].append(own)
@@ -328,12 +360,12 @@ def cut_plan(
     for unit, cut, exchange in zip(units, cuts, exchanges, strict=True):
         shares, start = [], 0
         for rank, part in cut:
-            row = part * unit.num_patches
-            stop = nearest_border(unit.grid, shape.merge_size, shape.window_blocks, row)
+            row = part * unit.num_rows
+            stop = nearest_border(unit.grid, shape.merge_size, shape.window_blocks, row, unit.num_extra)
             if stop > start:
                 shares.append(Share(rank, start, stop))
                 start = stop
-        assert start == unit.num_patches
+        assert start == unit.num_rows
         kind: Exchange = "none" if len(shares) == 1 else exchange
         if kind == "all-to-all" and shape.num_heads % len(shares):
             kind = "all-gather"
@@ -348,7 +380,7 @@ def plan_equals_one_rank(
 
     Cut units and sharded weights add up in another order. A rank reads the pixels of its own rows and no others.
     """
-    whole = [Share(0, 0, unit.num_patches) for unit in plan.units]
+    whole = [Share(0, 0, unit.num_rows) for unit in plan.units]
     one = VisionPlan(tuple(Assignment(u, (s,)) for u, s in zip(plan.units, whole, strict=True)), "one rank", 0.0)
     [alone] = pool.run(1, encode_on_rank, family.folder, prompts, one, dtype)
     computed = pool.run(size, encode_on_rank, family.folder, prompts, plan, dtype)
@@ -361,9 +393,9 @@ def plan_equals_one_rank(
             torch.testing.assert_close(features, alone.features[key], rtol=0, atol=tolerance)
         assert rank.storage_bytes == {key: features.nbytes for key, features in rank.features.items()}
         own = {
-            assignment.unit.key: assignment.unit.num_patches if is_sharded else share.num_rows
+            assignment.unit.key: max(0, min(share.stop, assignment.unit.num_patches) - share.start)
             for assignment in plan.assignments
-            for share in assignment.shares or (Share(number, 0, assignment.unit.num_patches),)
+            for share in assignment.shares or (Share(number, 0, assignment.unit.num_rows),)
             if share.rank == number
         }
         assert rank.rows_read == own, "a rank reads the pixels of its rows and no others"
@@ -380,7 +412,7 @@ def predicted_bytes(shape: EncoderShape, plan: VisionPlan, size: int, dtype: tor
     tokens = [0] * size
     for assignment in plan.assignments:
         for share in assignment.shares:
-            tokens[share.rank] += assignment.unit.num_tokens * share.num_rows // assignment.unit.num_patches
+            tokens[share.rank] += assignment.unit.num_tokens * share.num_rows // assignment.unit.num_rows
     row_bytes = shape.feature_size * dtype.itemsize
     return tuple(total - (sum(tokens) - own) * row_bytes for total, own in zip(received, tokens, strict=True))
 

@@ -25,6 +25,7 @@ _FAMILIES = {
     "glm4v": "chiasm.models.glm4v",
     "glm4v_moe": "chiasm.models.glm4v",
     "llama4": "chiasm.models.llama4",
+    "mllama": "chiasm.models.mllama",
     "qwen2_5_vl": "chiasm.models.qwen2_5_vl",
     "qwen2_vl": "chiasm.models.qwen2_vl",
     "qwen3_vl": "chiasm.models.qwen3_vl",

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from chiasm import LLM, SamplingParams
-from tests.checkpoints import SavedModel, save_glm4v, save_llama4, save_qwen2_vl, save_qwen3_vl
+from tests.checkpoints import SavedModel, save_glm4v, save_llama4, save_mllama, save_qwen2_vl, save_qwen3_vl
+from tests.e2e.canvas_reference import CanvasReference
 from tests.e2e.pictures import chart, photograph
 from tests.e2e.reference import NUM_TOKENS, Reference, folder_of
 from tests.e2e.tile_reference import TileReference
@@ -20,6 +21,7 @@ FAMILIES: dict[str, Callable[[Path], SavedModel]] = {
     "glm4v_moe": lambda folder: save_glm4v(folder, has_experts=True),
     "llama4": save_llama4,
     "llama4, interleaved": lambda folder: save_llama4(folder, "transformers5", is_interleaved=True),
+    "mllama": lambda folder: save_mllama(folder),
     "qwen2_vl": save_qwen2_vl,
     "qwen3_vl": lambda folder: save_qwen3_vl(folder, has_experts=False),
     "qwen3_vl_moe": lambda folder: save_qwen3_vl(folder, has_experts=True),
@@ -30,7 +32,7 @@ FAMILIES: dict[str, Callable[[Path], SavedModel]] = {
 def test_greedy_tokens_equal_hugging_face(tmp_path: Path, family: str) -> None:
     """In one batch whose prompts are prefilled in chunks, on one rank and on two."""
     saved = FAMILIES[family](tmp_path / "checkpoint")
-    reference = TileReference(saved, tmp_path) if family.startswith("llama4") else Reference(saved)
+    reference = _reference(family, saved, tmp_path)
     inputs: list[Any] = []
     expected = []
     for images in (
@@ -47,6 +49,12 @@ def test_greedy_tokens_equal_hugging_face(tmp_path: Path, family: str) -> None:
         with LLM(folder_of(saved), dtype="float32", **settings) as llm:
             outputs = llm.generate(inputs, GREEDY, use_tqdm=False)
         assert [output.outputs[0].token_ids for output in outputs] == expected
+
+
+def _reference(family: str, saved: SavedModel, folder: Path) -> Reference | TileReference | CanvasReference:
+    if family.startswith("llama4"):
+        return TileReference(saved, folder)
+    return CanvasReference(saved) if family == "mllama" else Reference(saved)
 
 
 def test_a_conversation_with_glm_equals_hugging_face(tmp_path: Path) -> None:
@@ -76,3 +84,30 @@ def test_a_conversation_with_llama4_equals_hugging_face(tmp_path: Path) -> None:
             [output] = llm.chat(messages, GREEDY, use_tqdm=False)
             assert output.outputs[0].token_ids == expected
         assert output.num_cached_tokens
+
+
+def test_a_conversation_with_mllama_equals_hugging_face(tmp_path: Path) -> None:
+    """With text before the first image, and turns that add a text, two images, or one each."""
+    saved = save_mllama(tmp_path)
+    sizes = {"chelsea.png": (100, 80), "coffee.png": (40, 90), "astronaut.png": (160, 30)}
+    images = [photograph(name, size) for name, size in sizes.items()]
+    reference = CanvasReference(saved)
+
+    def user(text: str, *own: Any) -> dict[str, Any]:
+        pictures = [{"type": "image", "image": image} for image in own]
+        return {"role": "user", "content": [*pictures, {"type": "text", "text": text}]}
+
+    assistant = {"role": "assistant", "content": "A cat."}
+    first = user("Was ist das? 🙂", images[0])
+    conversations = [
+        ([first], images[:1]),
+        ([first, assistant, user("And why?")], images[:1]),
+        ([first, assistant, user("And these?", *images[1:])], images),
+        ([user("One?", images[0]), user("Two?", images[1]), user("Three?", images[2])], images),
+    ]
+    with LLM(folder_of(saved), dtype="float32") as llm:
+        for messages, own in conversations * 2:  # the second time from the caches
+            prompt = reference.chat_prompt(messages)
+            assert prompt.startswith("<|begin_of_text|><|start_header_id|>user")
+            [output] = llm.chat(messages, GREEDY, use_tqdm=False)
+            assert output.outputs[0].token_ids == reference.answer(prompt, own)

@@ -10,9 +10,11 @@ import pytest
 import torch
 from transformers.models.llama4.configuration_llama4 import Llama4Config
 from transformers.models.llama4.modeling_llama4 import Llama4ForConditionalGeneration
+from transformers.models.mllama.configuration_mllama import MllamaConfig
+from transformers.models.mllama.modeling_mllama import MllamaForConditionalGeneration
 
 from tests import invariants
-from tests.checkpoints import GLM_CLASSES, QWEN2_CLASSES, QWEN3_VL_CLASSES, hub_name_of_qwen2
+from tests.checkpoints import GLM_CLASSES, QWEN2_CLASSES, QWEN3_VL_CLASSES, hub_name_of_mllama, hub_name_of_qwen2
 
 _TOWER_24 = {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "deepstack_visual_indexes": [5, 11, 17]}
 _TOWER_27 = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "deepstack_visual_indexes": [8, 16, 24]}
@@ -253,3 +255,68 @@ def test_names_and_shapes_of_llama4_fit(name: str, layout: str) -> None:
     if layout == "transformers5":
         raw = json.loads(config.to_json_string(use_diff=False))
     invariants.names_and_shapes_fit(raw, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
+
+
+# hidden size, size of the MLP, layers, heads, layers of cross-attention, side of a tile
+MLLAMA = {
+    "Llama-3.2-11B-Vision": (4096, 14336, 40, 32, range(3, 40, 5), 448),
+    "Llama-3.2-11B-Vision-Instruct": (4096, 14336, 40, 32, range(3, 40, 5), 560),
+    "Llama-3.2-90B-Vision": (8192, 28672, 100, 64, range(3, 100, 5), 560),
+    "Llama-3.2-90B-Vision-Instruct": (8192, 28672, 100, 64, range(3, 100, 5), 560),
+}
+
+
+def mllama(name: str) -> dict[str, Any]:
+    """``config.json`` as the hub has it."""
+    size, mlp_size, num_layers, num_heads, cross_layers, image_size = MLLAMA[name]
+    rope = {
+        "factor": 8.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    }
+    return {
+        "model_type": "mllama",
+        "image_token_index": 128256,
+        "text_config": {
+            "model_type": "mllama_text_model",
+            "hidden_size": size,
+            "intermediate_size": mlp_size,
+            "num_hidden_layers": num_layers,
+            "num_attention_heads": num_heads,
+            "num_key_value_heads": 8,
+            "cross_attention_layers": list(cross_layers),
+            "vocab_size": 128256,
+            "rope_theta": 500000.0,
+            "rope_scaling": rope,
+        },
+        "vision_config": {
+            "model_type": "mllama_vision_model",
+            "hidden_size": 1280,
+            "intermediate_size": 5120,
+            "num_hidden_layers": 32,
+            "num_global_layers": 8,
+            "attention_heads": 16,
+            "vision_output_dim": 7680,
+            "image_size": image_size,
+            "intermediate_layers_indices": [3, 7, 15, 23, 30],
+            "max_num_tiles": 4,
+            "supported_aspect_ratios": [[1, 1], [1, 2], [1, 3], [1, 4], [2, 1], [2, 2], [3, 1], [4, 1]],
+        },
+    }
+
+
+@pytest.mark.parametrize("layout", ["hub", "transformers5"])
+@pytest.mark.parametrize("name", MLLAMA)
+def test_names_and_shapes_of_mllama_fit(name: str, layout: str) -> None:
+    raw = mllama(name)
+    config = MllamaConfig(**json.loads(json.dumps(raw)))
+    with torch.device("meta"):
+        tensors = MllamaForConditionalGeneration._from_config(config, dtype=torch.bfloat16).state_dict()
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if layout == "transformers5":
+        raw = json.loads(config.to_json_string(use_diff=False))
+    else:
+        shapes = {hub_name_of_mllama(name): shape for name, shape in shapes.items()}
+    invariants.names_and_shapes_fit(raw, shapes)
