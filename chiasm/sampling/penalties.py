@@ -33,9 +33,8 @@ def apply_penalties(logits: Tensor, params: SamplingParams, prompt: Sequence[int
     """
     if params.repetition_penalty != 1.0:
         # A prompt may have placeholders that no answer can have.
-        seen = torch.tensor(
-            sorted({token for token in (*prompt, *output) if token < len(logits)}), device=logits.device
-        )
+        tokens = sorted({token for token in (*prompt, *output) if token < len(logits)})
+        seen = torch.tensor(tokens, dtype=torch.int64, device=logits.device)
         values = logits[seen]
         penalty = params.repetition_penalty
         logits[seen] = torch.where(values > 0, values / penalty, values * penalty)

@@ -16,6 +16,7 @@ from chiasm.bench.trace import Block, Chart, predicted_chart, write_trace
 from chiasm.bench.workloads import NAMES, Workload, find_workloads, image, units_of, video
 from chiasm.cli.main import main
 from chiasm.errors import UserError
+from chiasm.schema.media import CanvasShape
 from chiasm.vision.cost import CostModel
 from chiasm.vision.plan import plan_vision
 from tests.checkpoints import SavedModel, save_llama4
@@ -65,6 +66,14 @@ def test_images_have_about_so_many_patches() -> None:
     _, rows, columns = image(1000, aspect=2.0)
     assert rows % 2 == columns % 2 == 0
     assert rows * columns == pytest.approx(1000, rel=0.05)
+
+
+def test_pictures_are_put_on_the_tiles_on_which_they_fit_best() -> None:
+    shape = msgspec.structs.replace(QWEN3_VL_8B, merge_size=1, canvas=CanvasShape(40, 4))
+    ((one,), (two,), frames) = units_of([(1, 10, 20), (1, 30, 90), (2, 128, 128)], shape)
+    assert (one.grid, two.grid, [unit.grid for unit in frames]) == ((40, 40), (40, 120), [(80, 80)] * 2)
+    assert {unit.num_rows for unit in (one, two, *frames)} == {6432}
+    assert len(predict(Workload("tiles", (((1, 64, 64), (1, 30, 90)),)), CostModel(shape, RATES, 2))) == len(MODES)
 
 
 def test_whole_items_stay_together_the_largest_first() -> None:

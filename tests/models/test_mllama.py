@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from chiasm.dist.group import Group
 from chiasm.models.loader import load_model
 from chiasm.models.registry import open_checkpoint
 from chiasm.multimodal.sizes import tile_layouts
-from chiasm.schema.media import CanvasShape, Unit
+from chiasm.schema.media import CanvasShape, PixelRef, Unit
 from tests import invariants
 from tests.checkpoints import SavedModel, save_mllama
 from tests.invariants import CPU, Family
@@ -218,4 +217,7 @@ def test_row_cuts_equal_one_rank(family: Family, rank_pool: RankPool, size: int,
 def test_a_unit_has_the_rows_that_hugging_face_computes() -> None:
     tiles = CanvasShape(40, 4)
     assert (tiles.seen_rows, tiles.tile_rows, tiles.unit_rows) == (1601, 1608, 6432)
-    assert np.prod([tiles.num_tiles, tiles.tile_rows]) == tiles.unit_rows
+    unit = tiles.unit("key", (40, 120), PixelRef("", 0, 4800, 588))
+    assert (unit.num_rows, unit.num_tokens, unit.num_extra, unit.num_padding) == (6432, 6432, 1632, 6432 - 3 * 1601)
+    assert not tiles.has_grid((40, 200))
+    assert not tiles.has_grid((40, 41))

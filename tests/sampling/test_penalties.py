@@ -28,6 +28,12 @@ def penalised(prompt: list[int], output: list[int], **fields: Any) -> Tensor:
     return logits
 
 
+def test_placeholders_that_no_answer_can_have_are_passed_over() -> None:
+    beyond = penalised([3, VOCAB_SIZE], [5], repetition_penalty=2.0)
+    assert torch.equal(beyond, penalised([3], [5], repetition_penalty=2.0))
+    assert torch.equal(penalised([VOCAB_SIZE], [], repetition_penalty=2.0), make_logits())
+
+
 @settings(max_examples=100, deadline=None)
 @given(prompt=prompts, output=tokens, penalty=st.floats(0.1, 3.0))
 def test_the_repetition_penalty_equals_that_of_transformers(
