@@ -39,6 +39,10 @@ class EngineOptions:
     max_num_seqs: int = option(_E.max_num_seqs, "Most sequences computed at a time.")
     max_num_batched_tokens: int = option(_E.max_num_batched_tokens, "Most tokens computed in one step.")
     max_num_batched_patches: int = option(_E.max_num_batched_patches, "Most image patches encoded in one step.")
+    encoder_step_budget_ms: float | None = option(
+        None, "Most milliseconds that a step encodes while others decode; four decode steps if not given."
+    )
+    encoder_step_budget_patches: int | None = option(None, "The same in image patches, in place of a time.")
     block_size: int = option(_E.block_size, "Tokens in a block of the KV cache.")
     kv_cache_memory_bytes: int | None = option(
         None, "Size of the KV cache on each rank; by what is free if not given."

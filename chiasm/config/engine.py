@@ -93,6 +93,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_num_seqs: most sequences computed at a time.
         max_num_batched_tokens: most tokens computed in one step.
         max_num_batched_patches: most patches encoded in one step; one unit always fits.
+        encoder_step_budget_ms: most milliseconds, by the cost model, that a step encodes while a sequence decodes;
+            one unit always fits. None takes four decode steps, as measured.
+        encoder_step_budget_patches: the same as a number of patches, in place of a time.
         block_size: tokens in a cache block.
         kv_cache_memory_bytes: memory of the KV cache on each rank; None chooses by what is free.
         gpu_memory_utilization: share of a GPU's memory to use, weights included.
@@ -119,6 +122,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
     max_num_batched_patches: int = 16384
+    encoder_step_budget_ms: float | None = None
+    encoder_step_budget_patches: int | None = None
     block_size: int = 16
     kv_cache_memory_bytes: int | None = None
     gpu_memory_utilization: float = 0.9
@@ -143,6 +148,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             refuse("max_model_len", self.max_model_len, "at least 2: a prompt token and an answer token")
         if self.kv_cache_memory_bytes is not None and self.kv_cache_memory_bytes < 1:
             refuse("kv_cache_memory_bytes", self.kv_cache_memory_bytes, "at least 1")
+        self._check_step_budget()
         check_cache_size("mm_encoder_cache_gb", self.mm_encoder_cache_gb)
         if self.mm_encoder_min_units_per_rank < 0:
             refuse("mm_encoder_min_units_per_rank", self.mm_encoder_min_units_per_rank, "at least 0")
@@ -157,6 +163,15 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             refuse("seed", self.seed, "in [0, 2**63)")
         if not 0 < self.gpu_memory_utilization <= 1:
             refuse("gpu_memory_utilization", self.gpu_memory_utilization, "in (0, 1]")
+
+    def _check_step_budget(self) -> None:
+        budget_ms, patches = self.encoder_step_budget_ms, self.encoder_step_budget_patches
+        if budget_ms is not None and not 0 < budget_ms < float("inf"):
+            refuse("encoder_step_budget_ms", budget_ms, "above 0")
+        if patches is not None and patches < 1:
+            refuse("encoder_step_budget_patches", patches, "at least 1")
+        if budget_ms is not None and patches is not None:
+            refuse("encoder_step_budget_patches", patches, "left out where encoder_step_budget_ms is set")
 
 
 def check_cache_size(name: str, num_gib: float) -> None:

@@ -166,6 +166,7 @@ class StepResult(msgspec.Struct, frozen=True):
         encoder_seconds: time of each rank's own part, from the first pixel read to its features.
         encoder_makespan: seconds from the start of the vision plan to the last feature, on rank 0.
         encoder_exchanged_bytes: what each rank received from others within layers of the tower, for cut units.
+        compute_seconds: time of the language model and the sampler on rank 0.
     """
 
     step: int
@@ -174,3 +175,4 @@ class StepResult(msgspec.Struct, frozen=True):
     encoder_seconds: tuple[float, ...] = ()
     encoder_makespan: float = 0.0
     encoder_exchanged_bytes: tuple[int, ...] = ()
+    compute_seconds: float = 0.0

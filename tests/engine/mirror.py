@@ -43,6 +43,8 @@ def limits(**changes: object) -> SchedulerLimits:
         "max_num_seqs": 4,
         "max_num_batched_tokens": 12,
         "max_num_batched_patches": 32,
+        "encoder_step_seconds": None,
+        "encoder_step_patches": None,
         "feature_row_bytes": ROW_BYTES,
         "encoder_cache_bytes": 16 * ROW_BYTES,
         "encoder_kept_bytes": 16 * ROW_BYTES,

@@ -8,6 +8,7 @@ as so much may be kept; the least recently used go first.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -37,6 +38,7 @@ class EncoderCache:
         self._kept = kept
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._pinned_by: dict[str, set[str]] = {}
+        self._ahead: dict[str, int] = {}
         self.num_bytes = 0
         self.num_pinned_bytes = 0
 
@@ -47,10 +49,30 @@ class EncoderCache:
         """Whether this holder keeps the unit."""
         return key in self._pinned_by.get(holder, ())
 
-    def can_pin(self, units: dict[str, int]) -> bool:
+    def can_pin(self, units: Mapping[str, int]) -> bool:
         """Whether all these units (key -> rows) can be held at once beside what is pinned now."""
         extra = sum(rows for key, rows in units.items() if not self._is_pinned(key)) * self._row_bytes
         return self.num_pinned_bytes + extra <= self._capacity
+
+    def can_keep(self, units: Mapping[str, int]) -> bool:
+        """Whether these units (key -> rows) can be kept for sequences that have not started.
+
+        They are not pinned. All of them take at most half of what is kept, and none that is new has to go before it
+        is there.
+        """
+        rows = sum(rows for key, rows in units.items() if key not in self._ahead)
+        num_bytes = sum(self._ahead.values()) + rows * self._row_bytes
+        return num_bytes <= min(self._kept / 2, min(self._kept, self._capacity) - self.num_pinned_bytes)
+
+    def keep(self, key: str, num_rows: int) -> list[str]:
+        """Take in a new unit for a sequence that has not started.
+
+        Returns:
+            Keys that were evicted for it. The caller has checked ``can_keep``.
+        """
+        evicted = self._add(key, num_rows)
+        self._ahead[key] = self._entries[key].num_bytes
+        return evicted
 
     def pin(self, key: str, num_rows: int, holder: str) -> list[str]:
         """Keep a unit for a holder, making room for it if it is new.
@@ -58,13 +80,8 @@ class EncoderCache:
         Returns:
             Keys that were evicted for it. The caller has checked ``can_pin``.
         """
-        evicted: list[str] = []
-        if key not in self._entries:
-            num_bytes = num_rows * self._row_bytes
-            evicted = self._evict_down_to(self._capacity - num_bytes)
-            self._entries[key] = _Entry(num_bytes)
-            self.num_bytes += num_bytes
-            assert self.num_bytes <= self._capacity, (self.num_bytes, self._capacity)
+        evicted = [] if key in self._entries else self._add(key, num_rows)
+        self._ahead.pop(key, None)
         entry = self._entries[key]
         self._entries.move_to_end(key)
         if not entry.pins:
@@ -103,8 +120,7 @@ class EncoderCache:
         holders = sorted(entry.pins)
         for holder in holders:
             self.unpin(key, holder)
-        del self._entries[key]
-        self.num_bytes -= entry.num_bytes
+        self._drop(key)
         return holders
 
     def trim(self) -> list[str]:
@@ -123,6 +139,19 @@ class EncoderCache:
             key = next((key for key, entry in self._entries.items() if not entry.pins), None)
             if key is None:
                 break
-            self.num_bytes -= self._entries.pop(key).num_bytes
+            self._drop(key)
             evicted.append(key)
         return evicted
+
+    def _add(self, key: str, num_rows: int) -> list[str]:
+        """Make room for a new unit and take it in. Returns what was evicted."""
+        num_bytes = num_rows * self._row_bytes
+        evicted = self._evict_down_to(self._capacity - num_bytes)
+        self._entries[key] = _Entry(num_bytes)
+        self.num_bytes += num_bytes
+        assert self.num_bytes <= self._capacity, (self.num_bytes, self._capacity)
+        return evicted
+
+    def _drop(self, key: str) -> None:
+        self.num_bytes -= self._entries.pop(key).num_bytes
+        self._ahead.pop(key, None)

@@ -114,6 +114,8 @@ def _limits(config: EngineConfig, info: RankInfo, rates: EncoderRates, capacity:
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_batched_patches=config.max_num_batched_patches,
+        encoder_step_seconds=None if config.encoder_step_budget_ms is None else config.encoder_step_budget_ms / 1e3,
+        encoder_step_patches=config.encoder_step_budget_patches,
         feature_row_bytes=info.feature_row_bytes,
         encoder_cache_bytes=capacity.encoder_cache_bytes,
         encoder_kept_bytes=capacity.encoder_kept_bytes,

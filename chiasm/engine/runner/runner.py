@@ -5,6 +5,7 @@ Shapes: n tokens of the packed batch, d hidden size.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -129,11 +130,13 @@ class Runner:
         self._start(plan)
         encoded = self._encode(plan.vision)
         scheduled = self._extend(plan.scheduled, encoded.failed)
+        begin = time.perf_counter()
         sampled = self._compute(scheduled) if scheduled else []
         return StepResult(
             step=plan.step,
             sampled=tuple(sampled),
             failed_units=dict.fromkeys(encoded.failed, _FAILED_UNIT),
+            compute_seconds=time.perf_counter() - begin,
             encoder_seconds=encoded.seconds,
             encoder_makespan=encoded.makespan,
             encoder_exchanged_bytes=encoded.exchanged_bytes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from chiasm.engine.cache.encoder_cache import EncoderCache
@@ -25,44 +26,39 @@ class VisionReach:
 
 @dataclass
 class StepBudget:
-    """Tokens and patches that the step may still take.
+    """Tokens that the step may still take, and units that it may encode.
 
     Attributes:
         tokens: tokens left.
-        patches: patches left to encode.
+        granted: units that may be encoded in this step, by key.
         units: units to encode in this step, by key, in order of first need.
         evicted: unit keys evicted for them.
     """
 
     tokens: int
-    patches: int
+    granted: Mapping[str, Unit]
     units: dict[str, Unit] = field(default_factory=dict)
     evicted: list[str] = field(default_factory=list)
 
     def vision_reach(self, sequence: Sequence, num_tokens: int, cache: EncoderCache) -> VisionReach:
-        """Cut ``num_tokens`` where the encoder's budget or its cache ends.
+        """Cut ``num_tokens`` where what is encoded or may be ends, or the encoder's cache does.
 
-        Tokens before the first unit that can't be had in this step can still be computed. A unit larger than the
-        budget is taken when it is the step's first, so that it is not put off for ever. Where text attends to units,
-        all are needed for the first token: then there may be units to encode and no tokens yet. Those that the
-        sequence keeps already are no news.
+        Tokens before the first unit that can't be had in this step can still be computed. Where text attends to
+        units, all are needed for the first token: then there may be units to encode and no tokens yet. Those that
+        the sequence keeps already are no news.
         """
         start = sequence.num_computed_tokens
-        patches, reached, wanted = self.patches, [], {}
+        reached: list[Unit] = []
+        wanted: dict[str, int] = {}
         for placed in units_between(sequence.request.items, start, start + num_tokens):
             unit = placed.unit
             if sequence.keeps_units and cache.is_pinned_by(unit.key, sequence.request_id):
                 continue
-            if unit.key in wanted:
-                reached.append(unit)
-                continue
-            needs_encoding = unit.key not in cache
-            is_first = not self.units and patches == self.patches
-            is_over_budget = needs_encoding and unit.num_rows > patches and not is_first
-            wanted[unit.key] = unit.num_tokens
-            if is_over_budget or not cache.can_pin(wanted):
-                return VisionReach(max(0, placed.start - start), tuple(reached))
-            patches -= unit.num_rows if needs_encoding else 0
+            if unit.key not in wanted:
+                wanted[unit.key] = unit.num_tokens
+                is_had = unit.key in cache or unit.key in self.granted
+                if not is_had or not cache.can_pin(wanted):
+                    return VisionReach(max(0, placed.start - start), tuple(reached))
             reached.append(unit)
         return VisionReach(num_tokens, tuple(reached))
 
@@ -74,5 +70,11 @@ class StepBudget:
         for unit in (*cached, *reach.units):
             if unit.key not in cache:
                 self.units[unit.key] = unit
-                self.patches -= unit.num_rows
             self.evicted += cache.pin(unit.key, unit.num_tokens, sequence.request_id)
+
+    def keep_ahead(self, cache: EncoderCache) -> None:
+        """Encode also what was granted and not read in this step, as far as it can be kept."""
+        for unit in self.granted.values():
+            if unit.key not in cache and cache.can_keep({unit.key: unit.num_tokens}):
+                self.units[unit.key] = unit
+                self.evicted += cache.keep(unit.key, unit.num_tokens)

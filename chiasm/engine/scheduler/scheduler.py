@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from itertools import islice
 
 import msgspec
 
@@ -17,6 +19,7 @@ from chiasm.config.engine import EncoderMode
 from chiasm.engine.cache.block_pool import BlockPool
 from chiasm.engine.cache.encoder_cache import EncoderCache
 from chiasm.engine.scheduler.budget import StepBudget, VisionReach
+from chiasm.engine.scheduler.encoder_policy import Claim, EncoderLimits, EncoderPolicy, Grant, Need
 from chiasm.engine.scheduler.finish import finish_of
 from chiasm.engine.scheduler.sequence import Sequence
 from chiasm.schema.facts import EncoderRates, EncoderShape
@@ -44,6 +47,8 @@ class SchedulerLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int
     max_num_batched_tokens: int
     max_num_batched_patches: int
+    encoder_step_seconds: float | None
+    encoder_step_patches: int | None
     feature_row_bytes: int
     encoder_cache_bytes: int
     encoder_kept_bytes: int
@@ -66,6 +71,12 @@ class Scheduler:
             limits.feature_row_bytes, limits.encoder_cache_bytes, limits.encoder_kept_bytes
         )
         self._cost_model = CostModel(limits.encoder, limits.encoder_rates, limits.num_ranks)
+        self._encoder_policy = EncoderPolicy(
+            EncoderLimits(limits.max_num_batched_patches, limits.encoder_step_seconds, limits.encoder_step_patches),
+            self._cost_model,
+            limits.encoder_mode,
+        )
+        self._is_decoding = False  # in the step that is under way
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._by_id: dict[str, Sequence] = {}
@@ -109,13 +120,17 @@ class Scheduler:
 
     def schedule(self) -> StepPlan:
         """Decide the next step; every sequence in it has at least one token to compute."""
-        limits = self._limits
-        budget = StepBudget(limits.max_num_batched_tokens, limits.max_num_batched_patches)
+        self._is_decoding = any(sequence.is_decoding for sequence in self._running)
         started: list[StartedRequest] = []
         scheduled: list[ScheduledRequest] = []
-        is_short = self._continue_running(budget, scheduled)
-        if not is_short:
-            self._admit_waiting(budget, started, scheduled)
+        claims, ahead = self._claims()
+        grant = self._grant(claims, ahead, is_decoding=self._is_decoding)
+        budget = self._fill(grant, started, scheduled)
+        while claims and not (scheduled or budget.units):  # that a step gets somewhere goes before how long it takes
+            grant = self._grant([claims.pop(0)], (), is_decoding=False)
+            budget = self._fill(grant, started, scheduled)
+        budget.keep_ahead(self._encoder_cache)
+        self._charge(grant, budget)
         plan = StepPlan(
             step=self._totals.steps,
             dropped=tuple(self._dropped),
@@ -145,7 +160,69 @@ class Scheduler:
                 if holder in self._by_id:
                     reason = result.failed_units[key]
                     self._end(self._by_id[holder], SequenceDelta(holder, finish_reason="error", error=reason))
+        self._encoder_policy.observe(
+            is_decoding=self._is_decoding,
+            has_encoded=plan.vision is not None,
+            decode_seconds=result.compute_seconds if _is_only_decoding(plan) else None,
+        )
         self._count_step(plan, result)
+
+    def _fill(self, grant: Grant, started: list[StartedRequest], scheduled: list[ScheduledRequest]) -> StepBudget:
+        """Schedule all that can go on or start with what may be encoded."""
+        budget = StepBudget(self._limits.max_num_batched_tokens, grant.units)
+        is_short = self._continue_running(budget, scheduled)
+        if not is_short:
+            self._admit_waiting(budget, started, scheduled)
+        return budget
+
+    def _grant(self, claims: Seq[Claim], ahead: Seq[Claim], *, is_decoding: bool) -> Grant:
+        num_decoding = sum(sequence.is_decoding for sequence in self._running)
+        cache = self._encoder_cache
+        return self._encoder_policy.grant(
+            claims,
+            ahead,
+            num_tokens=self._limits.max_num_batched_tokens - num_decoding,
+            is_decoding=is_decoding,
+            is_ready=cache.__contains__,
+            can_pin=cache.can_pin,
+            can_keep=cache.can_keep,
+        )
+
+    def _claims(self) -> tuple[list[Claim], list[Claim]]:
+        """Of sequences that run or find a place beside them, and of those behind them."""
+        limits = self._limits
+        running = [self._claim(sequence, sequence.num_computed_tokens) for sequence in self._running]
+        waiting = [
+            self._claim(sequence, len(self._find_cached(sequence)) * limits.block_size)
+            for sequence in islice(self._waiting, limits.max_num_seqs)
+        ]
+        num_places = limits.max_num_seqs - len(running)
+        claims, ahead = running + waiting[:num_places], waiting[num_places:]
+        return [one for one in claims if one.needs], [one for one in ahead if one.needs]
+
+    def _claim(self, sequence: Sequence, start: int) -> Claim:
+        """The units that the next chunk of its prompt reads, from the token ``start``."""
+        if sequence.keeps_units:
+            return Claim(sequence.request_id, self._lacked_units(sequence, start), sequence.encoder_seconds)
+        end, needs = start, []
+        for placed in units_between(sequence.request.items, start, start + self._limits.max_num_batched_tokens):
+            needs.append(Need(placed.unit, max(0, placed.start - end), placed.stop - end))
+            end = placed.stop
+        return Claim(sequence.request_id, needs, sequence.encoder_seconds)
+
+    def _lacked_units(self, sequence: Sequence, start: int) -> list[Need]:
+        """Where text attends to units: what it doesn't keep yet of those that it needs, all of them at once."""
+        return [
+            Need(placed.unit, 0, 0)
+            for placed in units_between(sequence.request.items, start, start + 1)
+            if not self._encoder_cache.is_pinned_by(placed.unit.key, sequence.request_id)
+        ]
+
+    def _charge(self, grant: Grant, budget: StepBudget) -> None:
+        """Count what is encoded for whom."""
+        if budget.units:
+            for request_id, seconds in grant.seconds.items():
+                self._by_id[request_id].encoder_seconds += seconds
 
     def _continue_running(self, budget: StepBudget, scheduled: list[ScheduledRequest]) -> bool:
         """Give running sequences their tokens. Returns whether blocks ran short.
@@ -176,21 +253,33 @@ class Scheduler:
     def _admit_waiting(
         self, budget: StepBudget, started: list[StartedRequest], scheduled: list[ScheduledRequest]
     ) -> None:
-        """Start waiting sequences in order, as long as the first of them fits."""
+        """Start waiting sequences in order, as long as there are blocks for them.
+
+        One that could do nothing in this step without a unit that is not encoded lets others pass. If it keeps its
+        units, those others have none: it would else wait for theirs to be let go, again and again.
+        """
         limits = self._limits
-        while self._waiting and len(self._running) < limits.max_num_seqs and budget.tokens > 0:
-            sequence = self._waiting[0]
+        is_held_up = False
+        for sequence in list(self._waiting):
+            if len(self._running) >= limits.max_num_seqs or budget.tokens <= 0:
+                return
+            if is_held_up and sequence.request.items:
+                continue
             cached = self._find_cached(sequence)
             sequence.num_computed_tokens = len(cached) * limits.block_size
             wanted = min(sequence.num_uncomputed_tokens, budget.tokens)
             reach = budget.vision_reach(sequence, wanted, self._encoder_cache)
+            if reach.num_tokens == 0:
+                sequence.num_computed_tokens = 0
+                is_held_up = sequence.keeps_units
+                if is_held_up:  # what it attends to is encoded ahead, over several steps if need be
+                    self._take_units(sequence, reach, budget)
+                continue
             new_blocks = self._blocks_for(sequence, reach.num_tokens) - len(cached)
-            if reach.num_tokens == 0:  # what it attends to is encoded ahead, over several steps if need be
-                self._take_units(sequence, reach, budget)
-            if reach.num_tokens == 0 or not self._blocks.can_hold(cached, new_blocks):
+            if not self._blocks.can_hold(cached, new_blocks):
                 sequence.num_computed_tokens = 0
                 return
-            self._waiting.popleft()
+            self._waiting.remove(sequence)
             self._running.append(sequence)
             self._start(sequence, cached, started)
             scheduled.append(self._take(sequence, reach, new_blocks, budget, cached))
@@ -372,3 +461,10 @@ class Scheduler:
     def _add_to_totals(self, **increments: int) -> None:
         changed = {name: getattr(self._totals, name) + amount for name, amount in increments.items()}
         self._totals = msgspec.structs.replace(self._totals, **changed)
+
+
+def _is_only_decoding(plan: StepPlan) -> bool:
+    """Whether a step gives every sequence in it its next token, and does nothing else."""
+    return plan.vision is None and all(
+        one.new_token_id is not None and one.num_new_tokens == 1 for one in plan.scheduled
+    )

@@ -21,6 +21,7 @@ class Sequence:
         num_cached_tokens: prompt tokens that the prefix cache gave when it first ran.
         block_ids: the blocks it holds, in order.
         is_known_to_ranks: whether the ranks have its record; preemption takes it away.
+        encoder_seconds: predicted time of what was encoded for it.
         unsent_token_id: the newest token, until a plan has carried it to the ranks.
     """
 
@@ -31,6 +32,7 @@ class Sequence:
     num_cached_tokens: int = 0
     block_ids: list[int] = field(default_factory=list)
     is_known_to_ranks: bool = False
+    encoder_seconds: float = 0.0
     unsent_token_id: int | None = None
     _block_hashes: list[bytes] = field(default_factory=list)
 

@@ -1,0 +1,245 @@
+"""How much the vision encoder does in a step, and for whom. The whole policy is in this file.
+
+**How much.** While no sequence decodes, a step encodes what its chunks of prompts read, as far as memory allows.
+While one does, its next token waits for what is encoded, so a step encodes no more than its budget: a time, by the
+cost model's prediction, or a number of patches. ``NUM_RESTS`` steps without the encoder follow, so that most steps,
+and with them the median inter-token latency, are what they would be without images. One unit always fits.
+
+**For whom.** The budget is spent unit by unit. Half of the encoder's time goes to the sequence that came first, so
+that a long video is finished however many small requests come behind it; the other half to the one that has had
+least, so that they don't wait for the video's end.
+
+**Ahead.** What is left then goes to sequences that can't start yet: budget while others decode, else the time in
+which ranks would only wait for the one with the largest unit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from statistics import median
+from typing import NamedTuple
+
+from chiasm.config.engine import EncoderMode
+from chiasm.schema.media import Unit
+from chiasm.vision.cost import CostModel
+
+NUM_RESTS = 2
+"""Steps without the encoder after one with it, while sequences decode."""
+
+DECODE_STEPS_PER_BUDGET = 4.0
+"""The budget in decode steps, where the operator sets none: an encoding step then takes as long as five, and four
+ninths of the time go to decoding."""
+
+Fits = Callable[[Mapping[str, int]], bool]
+"""Whether units (key -> tokens) can be held at once."""
+
+_FIRST_BUDGET = 0.1  # seconds, until decode steps have been measured
+_LEAST_BUDGET = 0.02
+_NUM_MEASURED = 31  # decode steps of which the median counts
+_FEWEST_MEASURED = 5
+
+
+class EncoderLimits(NamedTuple):
+    """What bounds a step's encoding.
+
+    Attributes:
+        patches: most in any step; see ``max_num_batched_patches``.
+        step_seconds: while sequences decode; None takes ``DECODE_STEPS_PER_BUDGET`` measured decode steps.
+        step_patches: while sequences decode, in place of a time.
+    """
+
+    patches: int
+    step_seconds: float | None = None
+    step_patches: int | None = None
+
+
+class Need(NamedTuple):
+    """A unit that a prompt reads next.
+
+    Attributes:
+        unit: it may be encoded already.
+        num_before: tokens to compute before its own, from the end of the need before.
+        num_tokens: these and its own.
+    """
+
+    unit: Unit
+    num_before: int
+    num_tokens: int
+
+
+class Claim(NamedTuple):
+    """What one sequence would have encoded.
+
+    Attributes:
+        request_id: of the sequence.
+        needs: in the order of its prompt.
+        seconds: of encoding that it has had.
+    """
+
+    request_id: str
+    needs: Sequence[Need]
+    seconds: float
+
+
+@dataclass
+class Grant:
+    """What may be encoded in this step.
+
+    Attributes:
+        units: by key, those for sequences ahead last.
+        seconds: predicted, by sequence; on one rank.
+    """
+
+    units: dict[str, Unit] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class _Open:
+    """A claim that may get more in this step."""
+
+    place: int
+    claim: Claim
+    had: float
+    next_need: int = 0
+
+
+@dataclass
+class _Room:
+    """What is left of a step while it is given out."""
+
+    patches: float
+    seconds: float
+    tokens: float
+    total: float = 0.0
+    largest: float = 0.0
+
+
+class EncoderPolicy:
+    """Grants units of the encoder's time; see the module.
+
+    Args:
+        limits: of a step.
+        model: predicts a unit's time.
+        mode: how the ranks share the encoder.
+    """
+
+    def __init__(self, limits: EncoderLimits, model: CostModel, mode: EncoderMode) -> None:
+        self._limits = limits
+        self._model = model
+        self._is_even = mode == "weights" or (mode == "auto" and model.shape.can_cut_rows)
+        self._decode_seconds: deque[float] = deque(maxlen=_NUM_MEASURED)
+        self._num_rests = 0
+        self._balance = 0.0  # seconds that went to who came first, less those that went to others
+
+    @property
+    def step_seconds(self) -> float:
+        """The budget of a step in which sequences decode."""
+        limits = self._limits
+        if limits.step_seconds is not None:
+            return limits.step_seconds
+        if len(self._decode_seconds) < _FEWEST_MEASURED:
+            return _FIRST_BUDGET
+        return max(_LEAST_BUDGET, DECODE_STEPS_PER_BUDGET * median(self._decode_seconds))
+
+    def grant(
+        self,
+        claims: Sequence[Claim],
+        ahead: Sequence[Claim],
+        *,
+        num_tokens: int,
+        is_decoding: bool,
+        is_ready: Callable[[str], bool],
+        can_pin: Fits,
+        can_keep: Fits,
+    ) -> Grant:
+        """Decide what is encoded in this step.
+
+        Args:
+            claims: of sequences that run or can start, in order of arrival.
+            ahead: of sequences that can't start yet.
+            num_tokens: of prompts that the step can take.
+            is_decoding: whether a sequence waits for its next token.
+            is_ready: whether a unit is encoded already.
+            can_pin: whether there is room for these units until they are read in this step or soon after.
+            can_keep: whether there is room for them until sequences that are ahead start.
+        """
+        grant = Grant()
+        if is_decoding and self._num_rests > 0:
+            return grant
+        room = self._room(num_tokens, is_decoding)
+        self._share_out(claims, room, grant, is_ready, can_pin)
+        if not is_decoding:
+            room.seconds = min(room.seconds, self._makespan(room.total, room.largest))
+        room.tokens = float("inf")
+        if grant.units or is_decoding:
+            self._share_out(ahead, room, grant, is_ready, can_keep)
+        return grant
+
+    def observe(self, *, is_decoding: bool, has_encoded: bool, decode_seconds: float | None) -> None:
+        """Take in a step that has ended; ``decode_seconds`` if it did nothing but decode."""
+        if decode_seconds is not None:
+            self._decode_seconds.append(decode_seconds)
+        if not is_decoding:
+            self._num_rests = 0
+        elif has_encoded:
+            self._num_rests = NUM_RESTS
+        else:
+            self._num_rests = max(0, self._num_rests - 1)
+
+    def _room(self, num_tokens: int, is_decoding: bool) -> _Room:
+        limits = self._limits
+        if not is_decoding:
+            return _Room(limits.patches, float("inf"), num_tokens)
+        if limits.step_patches is not None:
+            return _Room(min(limits.patches, limits.step_patches), float("inf"), num_tokens)
+        return _Room(limits.patches, self.step_seconds, num_tokens)
+
+    def _share_out(
+        self, claims: Sequence[Claim], room: _Room, grant: Grant, is_ready: Callable[[str], bool], fits: Fits
+    ) -> None:
+        """Give units to claims in turn; a claim whose next unit doesn't fit gets no more."""
+        opened = [_Open(place, claim, claim.seconds) for place, claim in enumerate(claims)]
+        given: dict[str, int] = {}
+        while opened:
+            chosen = opened[0] if self._balance <= 0 else min(opened, key=lambda one: (one.had, one.place))
+            need = next(islice(chosen.claim.needs, chosen.next_need, None), None)
+            if need is None or need.num_before >= room.tokens:
+                opened.remove(chosen)
+                continue
+            unit = need.unit
+            if not is_ready(unit.key) and unit.key not in grant.units:
+                held = {**given, unit.key: unit.num_tokens}
+                if not (fits(held) and self._is_in_budget(unit, room, is_first=not grant.units)):
+                    opened.remove(chosen)
+                    continue
+                given = held
+                seconds = self._give(chosen, unit, room, grant)
+                if len(opened) > 1:
+                    self._balance += seconds if chosen is opened[0] else -seconds
+            room.tokens -= need.num_tokens
+            chosen.next_need += 1
+
+    def _is_in_budget(self, unit: Unit, room: _Room, *, is_first: bool) -> bool:
+        seconds = self._model.work(unit).seconds
+        takes = self._makespan(room.total + seconds, max(room.largest, seconds))
+        return is_first or (unit.num_rows <= room.patches and takes <= room.seconds)
+
+    def _give(self, chosen: _Open, unit: Unit, room: _Room, grant: Grant) -> float:
+        """Spend a unit's time on a claim; returns it."""
+        seconds = self._model.work(unit).seconds
+        room.patches -= unit.num_rows
+        room.total += seconds
+        room.largest = max(room.largest, seconds)
+        chosen.had += seconds
+        grant.units[unit.key] = unit
+        grant.seconds[chosen.claim.request_id] = grant.seconds.get(chosen.claim.request_id, 0.0) + seconds
+        return seconds
+
+    def _makespan(self, total: float, largest: float) -> float:
+        """Until the last rank is done."""
+        even = total / self._model.num_ranks
+        return even if self._is_even else max(even, largest)

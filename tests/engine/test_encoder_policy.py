@@ -1,0 +1,173 @@
+"""Who gets the encoder in a step, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from chiasm.config.engine import EncoderMode
+from chiasm.engine.scheduler.encoder_policy import (
+    DECODE_STEPS_PER_BUDGET,
+    NUM_RESTS,
+    Claim,
+    EncoderLimits,
+    EncoderPolicy,
+    Grant,
+    Need,
+)
+from chiasm.schema.facts import EncoderRates
+from chiasm.schema.media import PixelRef, Unit
+from chiasm.vision.cost import CostModel
+from tests.engine.mirror import SHAPE
+
+_LINEAR = msgspec.structs.replace(SHAPE, num_full_attention_layers=SHAPE.num_layers)
+_RATES = EncoderRates(0.0, 1e-6, 0.0, 0.0, 0.0, 4, can_overlap=False, packs_units=False)
+
+
+def model(num_ranks: int) -> CostModel:
+    return CostModel(_LINEAR, _RATES, num_ranks)
+
+
+def unit(key: str, num_tokens: int) -> Unit:
+    return Unit(key, (2, 2 * num_tokens), num_tokens, PixelRef("", 0, 4 * num_tokens, 1))
+
+
+SECOND = model(1).work(unit("", 1)).seconds
+"""Of a token's patches on one rank; nothing but linear work has a price here."""
+
+
+def claim(name: str, *sizes: int, before: int = 1, seconds: float = 0.0) -> Claim:
+    """A prompt that reads units of so many tokens, each with ``before`` tokens of text in front."""
+    units = (
+        Unit(f"{name}{index}", (2, 2 * size), size, PixelRef("", 0, 4 * size, 1)) for index, size in enumerate(sizes)
+    )
+    return Claim(name, [Need(unit, before, before + unit.num_tokens) for unit in units], seconds * SECOND)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A step, and the units that it is to encode.
+
+    Attributes:
+        budget: of a step in which a sequence decodes, in seconds of a token's patches; 0 if none decodes.
+        room: tokens whose features can be pinned.
+        keep: tokens whose features can be kept ahead.
+    """
+
+    expected: str
+    claims: tuple[Claim, ...]
+    ahead: tuple[Claim, ...] = ()
+    budget: float = 0
+    step_patches: int | None = None
+    tokens: int = 1000
+    patches: int = 1000
+    room: int = 1000
+    keep: int = 1000
+    ready: frozenset[str] = field(default_factory=frozenset)
+    mode: EncoderMode = "auto"
+    num_ranks: int = 1
+
+
+VIDEO, SMALL, LATER = claim("v", 4, 4, 4, 4), claim("s", 2), claim("t", 2, 2)
+
+CASES = {
+    "all that the chunks read, while nobody decodes": Case("v0 v1 v2 v3 s0 t0 t1", (VIDEO, SMALL, LATER)),
+    "no more patches than memory allows": Case("v0 v1", (VIDEO,), patches=40),
+    "one unit always fits": Case("v0", (VIDEO,), patches=8),
+    "no unit behind the step's last token": Case("v0 v1", (VIDEO,), tokens=10),
+    "a unit that is only begun": Case("v0 v1", (VIDEO,), tokens=7),
+    "none whose own tokens don't begin": Case("v0", (VIDEO,), tokens=6),
+    "a budget while somebody decodes": Case("v0 v1", (VIDEO,), budget=8),
+    "a budget in patches": Case("v0", (VIDEO,), budget=1, step_patches=20),
+    "one unit fits any budget": Case("v0", (VIDEO,), budget=1),
+    "turns: the first, then who has had least": Case("v0 s0 t0", (VIDEO, SMALL, LATER), budget=9),
+    "small ones get the half that is not the first's": Case("v0 s0 t0 v1 t1", (VIDEO, SMALL, LATER), budget=14),
+    "who had much before waits": Case("v0 t0 t1", (VIDEO, claim("s", 2, seconds=9), LATER), budget=9),
+    "a small one fits beside a large one that doesn't": Case("v0 s0", (claim("v", 4, 40), SMALL), budget=9),
+    "two ranks do twice as much": Case("v0 v1 v2 v3", (VIDEO,), budget=8, num_ranks=2),
+    "whole units take as long as the largest": Case("s0 t0 t1", (SMALL, LATER), budget=4, mode="data", num_ranks=2),
+    "what is encoded costs nothing": Case("v2 v3", (VIDEO,), budget=8, ready=frozenset({"v0", "v1"})),
+    "what is encoded has tokens": Case("", (VIDEO,), tokens=10, ready=frozenset({"v0", "v1"})),
+    "no more than can be held until it is read": Case("v0 s0", (VIDEO, SMALL), room=7),
+    "the same unit for two is one": Case("s0", (SMALL, claim("s", 2))),
+    "nothing ahead while nobody decodes and ranks are even": Case("s0", (SMALL,), (LATER,)),
+    "the rest of the budget ahead": Case("s0 t0 t1", (SMALL,), (LATER,), budget=8),
+    "ahead no more than can be kept": Case("s0 t0", (SMALL,), (LATER,), budget=8, keep=2),
+    "ahead while those that run need nothing": Case("t0 t1", (), (LATER,), budget=8),
+    "ahead what fills ranks that would wait": Case("v0 t0 t1", (claim("v", 4),), (LATER,), mode="data", num_ranks=2),
+    "ahead no more than that": Case("v0 t0 t1", (claim("v", 4),), (claim("t", 2, 2, 2),), mode="data", num_ranks=2),
+}
+
+
+def grant(policy: EncoderPolicy, case: Case, *, is_decoding: bool | None = None) -> Grant:
+    def within(limit: int) -> object:
+        return lambda units: sum(units.values()) <= limit
+
+    return policy.grant(
+        case.claims,
+        case.ahead,
+        num_tokens=case.tokens,
+        is_decoding=bool(case.budget) if is_decoding is None else is_decoding,
+        is_ready=case.ready.__contains__,
+        can_pin=within(case.room),  # type: ignore[arg-type]
+        can_keep=within(case.keep),  # type: ignore[arg-type]
+    )
+
+
+def policy_of(case: Case) -> EncoderPolicy:
+    step_seconds = None if case.step_patches else case.budget * SECOND + 1e-9
+    limits = EncoderLimits(case.patches, step_seconds, case.step_patches)
+    return EncoderPolicy(limits, model(case.num_ranks), case.mode)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_step_encodes(name: str) -> None:
+    case = CASES[name]
+    granted = grant(policy_of(case), case)
+    assert sorted(granted.units) == sorted(case.expected.split())
+    assert sum(granted.seconds.values()) == pytest.approx(sum(u.num_tokens for u in granted.units.values()) * SECOND)
+
+
+def test_it_rests_after_a_step_with_images_while_somebody_decodes() -> None:
+    case = Case("", (VIDEO,), budget=4)
+    policy = policy_of(case)
+    encodes = []
+    for _ in range(3 * (NUM_RESTS + 1)):
+        units = grant(policy, case).units
+        encodes.append(bool(units))
+        policy.observe(is_decoding=True, has_encoded=bool(units), decode_seconds=None)
+    assert encodes == ([True] + [False] * NUM_RESTS) * 3
+
+
+def test_it_does_not_rest_once_nobody_decodes() -> None:
+    case = Case("", (VIDEO,), budget=4)
+    policy = policy_of(case)
+    policy.observe(is_decoding=True, has_encoded=True, decode_seconds=None)
+    assert not grant(policy, case).units
+    assert grant(policy, case, is_decoding=False).units
+    policy.observe(is_decoding=False, has_encoded=True, decode_seconds=None)
+    assert grant(policy, case).units
+
+
+def test_the_budget_follows_the_decode_steps_and_the_operator_goes_before_them() -> None:
+    policy = EncoderPolicy(EncoderLimits(100), model(1), "auto")
+    for seconds in (0.03, 0.05, 0.03, 9.0, 0.03):
+        policy.observe(is_decoding=True, has_encoded=False, decode_seconds=seconds)
+    assert policy.step_seconds == DECODE_STEPS_PER_BUDGET * 0.03
+    assert EncoderPolicy(EncoderLimits(100, 0.5), model(1), "auto").step_seconds == 0.5
+
+
+def test_over_many_steps_the_first_has_half_and_the_others_share_the_rest() -> None:
+    """Each step holds one unit, so turns have to be remembered from step to step."""
+    policy = EncoderPolicy(EncoderLimits(1000, SECOND), model(1), "auto")
+    had: Mapping[str, float] = {"v": 0.0, "s": 0.0, "t": 0.0}
+    for _ in range(40):
+        claims = tuple(claim(name, 2, seconds=seconds / SECOND) for name, seconds in had.items())
+        for name, seconds in grant(policy, Case("", claims, budget=1)).seconds.items():
+            had = {**had, name: had[name] + seconds}
+        policy.observe(is_decoding=False, has_encoded=True, decode_seconds=None)
+    total = sum(had.values())
+    assert {name: round(seconds / total, 2) for name, seconds in had.items()} == {"v": 0.5, "s": 0.25, "t": 0.25}
