@@ -113,9 +113,10 @@ _NAMES = [request.request_id for _, request in TALKS]
 
 
 def test_decoding_does_not_stall_behind_videos() -> None:
-    videos = [(1.0 + 0.5 * index, clip(f"video{index}", 32)) for index in range(20)]
-    gaps = Simulation(_limits(), TALKS + videos).run(12.0).gaps(*_NAMES)
-    quiet = Simulation(_limits(), TALKS).run(12.0).gaps(*_NAMES)
+    """However many: these are more than the encoder can do."""
+    videos = [(0.5 + 0.2 * index, clip(f"video{index}", 32)) for index in range(30)]
+    gaps = Simulation(_limits(), TALKS + videos).run(6.0).gaps(*_NAMES)
+    quiet = Simulation(_limits(), TALKS).run(2.0).gaps(*_NAMES)
     assert np.percentile(gaps, 99) <= 1.5 * BUDGET
     assert gaps.max() <= 2 * BUDGET
     assert np.median(gaps) <= 1.1 * np.median(quiet)
