@@ -27,14 +27,14 @@ def sample_frames(num_frames: int, fps: float, spec: VideoProcessorSpec, param: 
     if spec.num_frames is None:
         by_fps = {"steps": _steps_by_fps, "ends": _ends_by_fps, "seconds": _by_seconds}[spec.sampling]
         indices = by_fps(num_frames, fps, spec)
-    elif spec.num_frames < 0 or spec.num_frames >= num_frames:
+    elif spec.num_frames < 0:
         indices = range(num_frames)
     elif spec.sampling == "steps":
         multiple = spec.patches.temporal_patch_size
-        count = min(round(spec.num_frames / multiple) * multiple, spec.max_frames)
+        count = min(round(spec.num_frames / multiple) * multiple, spec.max_frames, num_frames)
         indices = _in_steps(num_frames, max(1, count))
     else:
-        indices = _from_end_to_end(num_frames, spec.num_frames)
+        indices = _from_end_to_end(num_frames, min(spec.num_frames, num_frames))
     if len(indices) > spec.max_frames:
         limit = f"of at most {spec.max_frames} frames, or be sampled by media_io_kwargs.video.num_frames or fps"
         refuse(param or "video", f"{len(indices)} frames", limit)
@@ -45,8 +45,8 @@ def _steps_by_fps(num_frames: int, fps: float, spec: VideoProcessorSpec) -> Sequ
     multiple = spec.patches.temporal_patch_size
     most = min(spec.max_frames, num_frames) // multiple * multiple
     count = math.floor(min(max(num_frames / fps * spec.fps, spec.min_frames), most, num_frames) / multiple) * multiple
-    # Shorter than a slice: all that there is, the last frame stands for those that are missing.
-    return _in_steps(num_frames, count) if count else range(num_frames)
+    # Less than a slice: one frame, which stands for those that are missing.
+    return _in_steps(num_frames, max(1, count))
 
 
 def _in_steps(num_frames: int, count: int) -> Sequence[int]:

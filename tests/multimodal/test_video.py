@@ -164,6 +164,18 @@ def test_rounding_to_whole_slices_does_not_pass_the_limit() -> None:
     )
 
 
+@pytest.mark.parametrize(("total", "asked", "taken"), [(5, 5, 4), (9, 9, 8), (8, 8, 8), (7, 7, 7), (3, 8, 3)])
+def test_as_many_frames_as_there_are_make_whole_slices_too(total: int, asked: int, taken: int) -> None:
+    """Where Hugging Face has an answer: it refuses more than there are."""
+    assert len(sample_frames(total, 30.0, VideoProcessorSpec(QWEN, num_frames=asked)).indices) == taken
+
+
+def test_less_than_a_slice_is_one_frame() -> None:
+    """By a limit, or by a low rate: never all frames."""
+    assert sample_frames(100, 100.0, VideoProcessorSpec(QWEN, min_frames=1, max_frames=1)).indices == (0,)
+    assert sample_frames(100, 100.0, VideoProcessorSpec(QWEN, fps=1.0, min_frames=1)).indices == (0,)
+
+
 @pytest.mark.parametrize("total", [1, 2, 3])
 def test_the_shortest_videos_have_a_frame(total: int) -> None:
     for spec in (
