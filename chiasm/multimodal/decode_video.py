@@ -205,7 +205,9 @@ def _check_header(container: InputContainer, stream: VideoStream, limits: VideoL
         raise UserError(f"the video's codec is not accepted; accepted codecs are {known}.", param=param)
     if not 0 < codec.width * codec.height <= limits.max_pixels:
         limit = f"between 1 and {limits.max_pixels} pixels in the size of a frame"
-        refuse(param or "video", f"{codec.width} x {codec.height}", limit)
+        # FFmpeg has none where a size can't be read, and mostly where it is above the limit.
+        size = f"{codec.width} x {codec.height}" if codec.width else "more, or no size at all"
+        refuse(param or "video", size, limit)
     if container.duration is not None:
         _check_seconds(container.duration / av.time_base, limits, param)
 

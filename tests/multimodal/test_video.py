@@ -100,13 +100,14 @@ def test_frames_are_turned_upright(matrix: tuple[int, ...], turns: int) -> None:
         (encode_video(make_frames(70), fps=1), "at most 60 seconds long"),
         (encode_video(make_frames(70), ENCODINGS["vp9"], fps=1), "at most 60 seconds long"),
         (encode_video(make_frames(2))[:200], "can't be decoded as a video"),
+        (encode_video(make_frames(1, 1000, 1100), ENCODINGS["vp9"]), r"1000000 pixels .* got 'more"),
         (b"", "can't be decoded as a video"),
         (b"not a video at all", "can't be decoded as a video"),
         (b"GIF89a", "can't be decoded as a video"),
         (b"\x1a\x45\xdf\xa3" * 100, "can't be decoded as a video"),
         (b"\x00\x00\x00\x18ftypmp42" + b"\x00" * 100, "can't be decoded as a video"),
     ],
-    ids=["large", "long", "long webm", "cut short", "empty", "text", "gif", "webm", "mp4"],
+    ids=["large", "long", "long webm", "cut short", "large vp9", "empty", "text", "gif", "webm", "mp4"],
 )
 def test_what_is_refused(video: bytes, words: str) -> None:
     with pytest.raises(UserError, match=words) as caught, open_clip(video, LIMITS, "field") as clip:
