@@ -10,6 +10,8 @@ import argparse
 import binascii
 import contextlib
 import os
+import re
+import resource
 import signal
 import socket
 from collections.abc import Iterable
@@ -33,6 +35,12 @@ from chiasm.schema.media import UNKNOWN_FPS, FrameTimes, ImageProcessorSpec, Pro
 
 _NICENESS = 10
 _OOM_SCORE = "500"
+
+# What decoding and processing may take beside the item's own bytes, of which there are a few copies.
+_SPARE_BYTES = 2**28
+_COPIES = 4
+_BYTES_PER_PIXEL = 32  # of a picture: with transparency, upright, and resized, each a copy
+_BYTES_PER_FRAME_PIXEL = 128  # of a video: decoders keep up to 16 frames, of up to 6 bytes a pixel
 
 _logger = get_logger(__name__)
 
@@ -63,8 +71,9 @@ class Worker:
         self._allowed_folder = allowed_folder
 
     def run(self, job: Job, payload: bytearray) -> Reply:
-        """Do one job; every error becomes a reply."""
+        """Do one job within limits of memory; every error becomes a reply."""
         try:
+            _limit_memory(self._most_bytes(job))
             if isinstance(job.spec, VideoProcessorSpec):
                 return Done(self._video(job, job.spec, payload))
             return Done(self._image(job, job.spec, payload))
@@ -72,9 +81,20 @@ class Worker:
             return Refused(error.message, error.param, error.status)
         except OverloadedError as error:
             return Full(error.message)
+        except MemoryError:
+            return Refused(f"the {job.noun} needs more memory to decode than it may have.", job.param, 400)
         except Exception as error:
             _logger.exception("an item could not be processed")
             return Failed(repr(error))
+        finally:
+            _limit_memory(None)
+
+    def _most_bytes(self, job: Job) -> int:
+        """What a job may take beyond what is in use."""
+        fixed = _SPARE_BYTES + _COPIES * self._max_bytes
+        if isinstance(job.spec, VideoProcessorSpec):
+            return fixed + _BYTES_PER_FRAME_PIXEL * self._video_limits.max_pixels
+        return fixed + _BYTES_PER_PIXEL * self._max_pixels
 
     def _image(self, job: Job, spec: ImageProcessorSpec, payload: bytearray) -> ProcessedItem:
         if job.kind == "rgb":
@@ -147,6 +167,24 @@ def _be_modest() -> None:
     torch.set_num_threads(1)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, encoding="ascii")
+
+
+def _limit_memory(num_bytes: int | None) -> None:
+    """Let this process take so much more memory than it has; None lifts the limit.
+
+    A few bytes of a file can ask for gigabytes: FFmpeg reserves 24 bytes for each sample that an MP4's header claims.
+    Where the system doesn't say what is in use there is no limit.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = resource.RLIM_INFINITY
+    if num_bytes is not None:
+        with contextlib.suppress(OSError):
+            status = Path("/proc/self/status").read_text(encoding="ascii")
+            if used := re.search(r"^VmData:\s*(\d+) kB$", status, re.MULTILINE):
+                soft = int(used[1]) * 1024 + num_bytes
+    if hard != resource.RLIM_INFINITY and (soft == resource.RLIM_INFINITY or soft > hard):
+        soft = hard
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _serve_one(connection: socket.socket, worker: Worker) -> None:

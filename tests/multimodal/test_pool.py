@@ -6,10 +6,12 @@ import asyncio
 import base64
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -31,7 +33,7 @@ from chiasm.schema.media import FrameTimes, VideoProcessorSpec
 from tests.multimodal.encoded import noise, png_bomb
 from tests.multimodal.pictures import make_picture
 from tests.multimodal.specs import QWEN
-from tests.multimodal.videos import decode_all, encode_video, make_frames
+from tests.multimodal.videos import decode_all, encode_video, make_frames, mp4_bomb
 
 
 class Running:
@@ -89,6 +91,12 @@ def stopped(running):
 def expected_key(folder):
     item = process_image(make_picture("noise", 56, 84), QWEN, folder)
     return item.units[0].key
+
+
+def peak_bytes(pid):
+    """Most memory that a process has had so far."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) * 1024
 
 
 def is_gone(pid):
@@ -190,6 +198,20 @@ class TestVideos:
                 self.process(running, MediaSource("bytes", data), "field")
             assert caught.value.param == "field"
         assert list(running.pixels.iterdir()) == []
+
+    def test_a_header_that_claims_gigabytes_gets_none(self, tmp_path):
+        """FFmpeg would reserve half a gigabyte for its table, and so much again for every further track."""
+        running = Running(tmp_path, num_workers=1, max_video_pixels=100_000, max_media_bytes=2**20)
+        video = MediaSource("bytes", encode_video(make_frames(4)))
+        discard_pixels(self.process(running, video))
+        (pid,) = running.pool.worker_pids
+        before = peak_bytes(pid)
+        with pytest.raises(UserError, match="100000 pixels in the size of a frame"):
+            self.process(running, MediaSource("bytes", mp4_bomb(20_000_000)))
+        assert running.pool.worker_pids == [pid]
+        assert peak_bytes(pid) < before + 2**28
+        discard_pixels(self.process(running, video))
+        running.close()
 
 
 class TestTrouble:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -57,6 +58,19 @@ def encode_video(
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
     return file.getvalue()
+
+
+def mp4_bomb(num_samples: int) -> bytes:
+    """An MP4 of two kilobytes whose tables claim so many samples of a byte each (ISO 14496-12, 8.6.1 and 8.7)."""
+    video = bytearray(encode_video(make_frames(2)))
+    for box, fields, value in (
+        (b"stsz", 4, struct.pack(">II", 1, num_samples)),
+        (b"stts", 8, None),
+        (b"stsc", 12, None),
+    ):
+        start = video.index(box) + 4 + fields
+        video[start : start + len(value or b"1234")] = value or struct.pack(">I", num_samples)
+    return bytes(video)
 
 
 def decode_all(video: bytes) -> list[np.ndarray]:
