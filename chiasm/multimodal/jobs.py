@@ -16,6 +16,10 @@ from chiasm.schema.media import FrameTimes, MediaSpec, ProcessedItem, VideoProce
 PREFIX = struct.Struct("<IQ")
 """Lengths of the msgpack struct and of the raw bytes, in front of every message."""
 
+_MAX_WORDS = 2**16
+_MAX_TILES = 2**10
+_MAX_UNIT_BYTES = 512  # names of fields, a digest and a path, whose folder also holds sockets and is short therefore
+
 
 class Job(msgspec.Struct, frozen=True):
     """One picture or video to process; the payload of its ``MediaSource`` follows.
@@ -35,6 +39,12 @@ class Job(msgspec.Struct, frozen=True):
     spec: MediaSpec
     file_name: str
     param: str | None
+
+    @property
+    def max_reply_bytes(self) -> int:
+        """Longest reply of a worker that is sound: some words, or a few hundred bytes for each unit."""
+        num_units = self.spec.max_frames if isinstance(self.spec, VideoProcessorSpec) else _MAX_TILES
+        return _MAX_WORDS + num_units * _MAX_UNIT_BYTES
 
     @property
     def noun(self) -> str:

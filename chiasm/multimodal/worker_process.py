@@ -21,7 +21,6 @@ _MODULE = "chiasm.multimodal.worker"
 _START_TIMEOUT = 120.0
 _POLL_INTERVAL = 0.1
 _KILL_GRACE = 5.0  # dying takes time too, at their priority on a busy machine
-_MAX_REPLY = 1 << 20
 # One core each, and no GPU: a decoder has no business there.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -155,7 +154,7 @@ async def _exchange(connection: socket.socket, job: Job, payload: bytes) -> Repl
     await loop.sock_sendall(connection, PREFIX.pack(len(header), len(payload)) + header)
     await loop.sock_sendall(connection, payload)
     length, _ = PREFIX.unpack(await _receive(connection, PREFIX.size))
-    if length > _MAX_REPLY:
+    if length > job.max_reply_bytes:
         raise ConnectionError("the worker speaks nonsense")
     return msgspec.msgpack.decode(await _receive(connection, length), type=Reply)
 

@@ -29,11 +29,13 @@ from chiasm.multimodal.pool import PreprocessPool
 from chiasm.multimodal.processing import process_image
 from chiasm.multimodal.sources import MediaSource, parse_source
 from chiasm.multimodal.worker_process import WorkerProcess, WorkerStartError
-from chiasm.schema.media import FrameTimes, VideoProcessorSpec
+from chiasm.schema.media import FrameTimes, PatchProcessorSpec, VideoProcessorSpec
 from tests.multimodal.encoded import noise, png_bomb
 from tests.multimodal.pictures import make_picture
 from tests.multimodal.specs import QWEN
 from tests.multimodal.videos import decode_all, encode_video, make_frames, mp4_bomb
+
+TINY = PatchProcessorSpec(patch_size=2, merge_size=1, temporal_patch_size=1, min_pixels=1, max_pixels=16)
 
 
 class Running:
@@ -212,6 +214,15 @@ class TestVideos:
         assert peak_bytes(pid) < before + 2**28
         discard_pixels(self.process(running, video))
         running.close()
+
+    def test_a_video_of_very_many_slices(self, running):
+        """Whose reply is longer than those of all others."""
+        frames = np.zeros((6000, 2, 2, 3), np.uint8)
+        spec = VideoProcessorSpec(TINY, max_frames=6000)
+        source = MediaSource("rgb", frames.tobytes(), frames.shape, FrameTimes.of_all(6000, None))
+        item = running.run(running.pool.process(source, spec))
+        assert len(item.units) == 6000
+        discard_pixels(item)
 
 
 class TestTrouble:
