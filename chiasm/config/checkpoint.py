@@ -13,8 +13,10 @@ from typing import Any
 import msgspec
 
 from chiasm.config.built_in import BUILT_IN_FOLDER
-from chiasm.errors import UserError
+from chiasm.errors import UserError, shorten
 
+# What families read parts of.
+_PARTS = ("text_config", "vision_config", "rope_scaling", "rope_parameters")
 _WANTED_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 
 
@@ -73,12 +75,24 @@ def read_model_config(folder: Path) -> dict[str, Any]:
     """``config.json``.
 
     Raises:
-        UserError: if it is missing or names no ``model_type``.
+        UserError: if it is missing or names no ``model_type``, or a part of it is no object.
     """
     config = read_json(folder, "config.json")
-    if config is None or "model_type" not in config:
+    if config is None or not isinstance(config.get("model_type"), str):
         raise UserError("the checkpoint's config.json is missing or names no model_type.", param="model")
+    _check_parts(config, "config.json")
     return config
+
+
+def _check_parts(config: dict[str, Any], where: str) -> None:
+    for name in _PARTS:
+        part = config.get(name)
+        if isinstance(part, dict):
+            _check_parts(part, name)
+        elif part is not None:
+            raise UserError(
+                f"{name} in the checkpoint's {where} must be an object, got {shorten(part)}.", param="model"
+            )
 
 
 def read_image_processor_config(folder: Path) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+_MAX_SIZE = 2**24
 _BILINEAR, _BICUBIC = 2, 3
 
 
@@ -55,16 +57,42 @@ def require_setting(where: str, key: str, value: object, supported: Iterable[obj
 
 
 def require_positive(where: str, config: msgspec.Struct, keys: Iterable[str]) -> None:
-    """Refuse sizes that are no sizes.
+    """Refuse sizes that are no sizes, or that no model has.
 
     Raises:
         UserError: naming the setting.
     """
     for key in keys:
-        if getattr(config, key) < 1:
+        value = getattr(config, key)
+        if not 1 <= value <= _MAX_SIZE:
+            limit = f"in [1, {_MAX_SIZE}]"
             raise UserError(
-                f"{key}={getattr(config, key)} in the checkpoint's {where} must be at least 1.", param="model"
+                f"{name_on_disk(config, key)}={value} in the checkpoint's {where} must be {limit}.", param="model"
             )
+
+
+def name_on_disk(config: msgspec.Struct, field: str) -> str:
+    """What a field is called in ``config.json``; of what is derived, our own name."""
+    names = dict(zip(config.__struct_fields__, config.__struct_encode_fields__, strict=True))
+    return names.get(field, field)
+
+
+def eos_token_ids(generation: Mapping[str, Any], default: int | Sequence[int]) -> int | Sequence[int]:
+    """What ends an answer, as the generation config says, or else ``default``.
+
+    Raises:
+        UserError: if it says something else than one id or several.
+    """
+    given = generation.get("eos_token_id")
+    if given is None:
+        return default
+    listed: list[Any] = given if isinstance(given, list) else [given]
+    if not all(type(token_id) is int for token_id in listed):
+        raise UserError(
+            f"eos_token_id={shorten(given)} in the checkpoint's generation_config.json must be whole numbers.",
+            param="model",
+        )
+    return listed
 
 
 def known_token_ids(token_ids: int | Sequence[int], vocab_size: int) -> tuple[int, ...]:
@@ -168,7 +196,7 @@ def read_patch_processor(processor: dict[str, Any], defaults: PatchProcessorSpec
     require_setting(where, "resample", processor.get("resample", _BICUBIC), [_BICUBIC])
     for key in ("patch_size", "merge_size", "temporal_patch_size"):
         require_setting(where, key, processor.get(key, getattr(defaults, key)), [getattr(defaults, key)])
-    size = processor.get("size") or {}
+    size = _read_size(processor, where)
     limits = {
         "min_pixels": processor.get("min_pixels") or size.get("shortest_edge") or defaults.min_pixels,
         "max_pixels": processor.get("max_pixels") or size.get("longest_edge") or defaults.max_pixels,
@@ -179,6 +207,13 @@ def read_patch_processor(processor: dict[str, Any], defaults: PatchProcessorSpec
                 f"{key}={shorten(value)} in the checkpoint's {where} must be a whole number.", param="model"
             )
     return msgspec.structs.replace(defaults, **limits)
+
+
+def _read_size(processor: dict[str, Any], where: str) -> dict[str, Any]:
+    size = processor.get("size") or {}
+    if not isinstance(size, dict):
+        raise UserError(f"size in the checkpoint's {where} must be an object, got {shorten(size)}.", param="model")
+    return size
 
 
 def read_tile_processor(
@@ -198,7 +233,7 @@ def read_tile_processor(
     where = "image processor settings"
     require_setting(where, "do_resize", processor.get("do_resize", True), [True])
     require_setting(where, "resample", processor.get("resample", _BILINEAR), [_BILINEAR])
-    size = processor.get("size") or {}
+    size = _read_size(processor, where)
     for key in ("height", "width"):
         require_setting(where, f"size.{key}", size.get(key, tile_size), [tile_size])
     given = processor.get("max_patches")
@@ -268,13 +303,15 @@ def read_normalisation(processor: dict[str, Any]) -> PixelNormalisation:
     """What the image processor makes of a byte: (byte * rescale_factor - mean) / std, each step where it is on.
 
     Raises:
-        UserError: if mean or std are not one number for each of three channels.
+        UserError: if mean or std are not one number for each of three channels, or a number is none to divide by.
     """
-    rescale = (processor.get("rescale_factor") or 1 / 255) if processor.get("do_rescale", True) else 1.0
+    rescale = _read_rescale(processor) if processor.get("do_rescale", True) else 1.0
     if not processor.get("do_normalize", True):
         return PixelNormalisation((rescale,) * 3, (0.0,) * 3)
     mean = _read_channels(processor, "image_mean", CLIP_MEAN)
     std = _read_channels(processor, "image_std", CLIP_STD)
+    if not all(std):
+        raise UserError(f"image_std of the image processor must not be 0, got {shorten(std)}.", param="model")
     return PixelNormalisation(
         scale=tuple(rescale / channel for channel in std),
         shift=tuple(-channel_mean / channel_std for channel_mean, channel_std in zip(mean, std, strict=True)),
@@ -283,6 +320,19 @@ def read_normalisation(processor: dict[str, Any]) -> PixelNormalisation:
 
 def _read_channels(processor: dict[str, Any], key: str, default: Sequence[float]) -> Sequence[float]:
     values = processor.get(key) or default
-    if not isinstance(values, Sequence) or len(values) != 3:
+    if not isinstance(values, Sequence) or len(values) != 3 or not all(map(_is_number, values)):
         raise UserError(f"{key} of the image processor must be three numbers, got {shorten(values)}.", param="model")
     return values
+
+
+def _read_rescale(processor: dict[str, Any]) -> float:
+    factor: Any = processor.get("rescale_factor") or 1 / 255
+    if not _is_number(factor):
+        raise UserError(
+            f"rescale_factor of the image processor must be a number, got {shorten(factor)}.", param="model"
+        )
+    return float(factor)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -37,7 +37,15 @@ from chiasm.models.blocks import (
     unit_segments,
 )
 from chiasm.models.entry import BuildContext, DeepFeatures, ModelEntry
-from chiasm.models.joined import JoinedModel, TowerConfig, check_sharding, joined_facts, renamed
+from chiasm.models.joined import (
+    TEXT_SIZES,
+    JoinedModel,
+    TowerConfig,
+    check_sharding,
+    check_tower,
+    joined_facts,
+    renamed,
+)
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.rope import Pairing, Rotation, grid_rotation, inverse_frequencies, multimodal_rotation
 from chiasm.ops.segments import Segments, SharedRows
@@ -204,22 +212,21 @@ def _check_vision(config: Config) -> None:
     require_setting("vision_config", "attention_bias", vision.attention_bias, [False])
     require_setting("vision_config", "in_channels", vision.in_channels, [3])
     require_setting("vision_config", "out_hidden_size", vision.out_hidden_size, [config.text.hidden_size])
-    require_positive("vision_config", vision, ("depth", "hidden_size", "num_heads", "patch_size", "table_side"))
-    if vision.hidden_size % vision.num_heads:
-        raise UserError(
-            f"hidden_size={vision.hidden_size} of the checkpoint's vision_config does not divide by "
-            f"num_heads={vision.num_heads}.",
-            param="model",
-        )
+    check_tower(vision, "intermediate_size", "table_side")
 
 
 def _check_text(text: TextConfig) -> None:
     require_setting("text config", "hidden_act", text.hidden_act, ["silu"])
-    require_positive("text config", text, ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads"))
+    require_positive("text config", text, TEXT_SIZES)
     if text.num_attention_heads % text.num_key_value_heads:
         raise UserError(
             f"num_attention_heads={text.num_attention_heads} of the checkpoint's config does not divide by "
             f"num_key_value_heads={text.num_key_value_heads}.",
+            param="model",
+        )
+    if not 0 < text.partial_rotary_factor <= 1:
+        raise UserError(
+            f"partial_rotary_factor={text.partial_rotary_factor} in the checkpoint's text config must be in (0, 1].",
             param="model",
         )
     if sum(text.mrope_section) * 2 != text.rotary_dim:
@@ -238,6 +245,12 @@ def _check_experts(text: MoeTextConfig) -> None:
         raise UserError(
             f"n_group={text.n_group} of the checkpoint's config does not divide n_routed_experts="
             f"{text.n_routed_experts}, or is less than topk_group={text.topk_group}.",
+            param="model",
+        )
+    if text.topk_group < text.n_group and text.n_routed_experts < 2 * text.n_group:
+        raise UserError(
+            f"n_group={text.n_group} of the checkpoint's config leaves less than two of n_routed_experts="
+            f"{text.n_routed_experts} for a group, and the best groups are told by two.",
             param="model",
         )
     num_kept = text.n_routed_experts // text.n_group * text.topk_group

@@ -12,17 +12,27 @@ from typing import Any, Protocol
 import msgspec
 from torch import Tensor, nn
 
+from chiasm.errors import UserError
 from chiasm.layers.embedding import OutputProjection, VocabEmbedding
 from chiasm.layers.patch_embedding import PatchEmbedding
 from chiasm.layers.shards import HeadShard, check_text_heads, check_vision_heads
 from chiasm.layers.weight import Placement
-from chiasm.models.blocks import grid_rope_positions, known_token_ids
+from chiasm.models.blocks import eos_token_ids, grid_rope_positions, known_token_ids, name_on_disk, require_positive
 from chiasm.models.entry import DeepFeatures, RopePositions, SeenUnits
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.segments import SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts
 from chiasm.schema.media import ImageProcessorSpec, MediaItem, PatchLayout, PatchProcessorSpec
 from chiasm.vision.units import Piece
+
+_TOWER_SIZES = (
+    "depth", "hidden_size", "num_heads", "patch_size", "spatial_merge_size", "temporal_patch_size", "out_hidden_size"
+)  # fmt: skip
+TEXT_SIZES = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "max_position_embeddings"
+)  # fmt: skip
+"""Sizes of every language model with one kind of MLP, for ``blocks.require_positive``."""
 
 
 class TowerConfig(msgspec.Struct, frozen=True):
@@ -247,17 +257,32 @@ def joined_facts(
         encoder: shapes of the tower.
     """
     text = config.text
-    eos = generation.get("eos_token_id")
     return ModelFacts(
         model_type=model_type,
         vocab_size=text.vocab_size,
         max_position_embeddings=text.max_position_embeddings,
-        eos_token_ids=known_token_ids(text.eos_token_id if eos is None else eos, text.vocab_size),
+        eos_token_ids=known_token_ids(eos_token_ids(generation, text.eos_token_id), text.vocab_size),
         image_token_id=config.joined.image_token_id,
         media_token_ids=known_token_ids(media_token_ids, text.vocab_size),
         processor=processor,
         encoder=encoder,
     )
+
+
+def check_tower(vision: TowerConfig, *own_sizes: str) -> None:
+    """Refuse a tower whose sizes can't be: those that all have, and ``own_sizes``.
+
+    Raises:
+        UserError: naming them.
+    """
+    require_positive("vision_config", vision, (*_TOWER_SIZES, *own_sizes))
+    if vision.hidden_size % (4 * vision.num_heads):
+        width = f"{name_on_disk(vision, 'hidden_size')}={vision.hidden_size}"
+        raise UserError(
+            f"{width} of the checkpoint's vision_config does not divide into num_heads={vision.num_heads} heads "
+            "whose sizes are multiples of 4.",
+            param="model",
+        )
 
 
 def check_sharding(config: WholeConfig, text_size: int, vision_size: int) -> None:

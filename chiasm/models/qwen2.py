@@ -32,7 +32,7 @@ from chiasm.models.blocks import (
     unit_segments,
 )
 from chiasm.models.entry import BuildContext, DeepFeatures
-from chiasm.models.joined import TowerConfig, joined_facts, renamed
+from chiasm.models.joined import TEXT_SIZES, TowerConfig, check_tower, joined_facts, renamed
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.rope import grid_rotation, inverse_frequencies, multimodal_rotation
 from chiasm.ops.segments import Segments, SharedRows
@@ -120,9 +120,7 @@ def read_whole_config(raw: dict[str, Any], tower: type[TowerConfigT]) -> Config[
 
 def _check_tower(vision: TowerConfig) -> None:
     require_setting("vision_config", "in_channels", vision.in_channels, [3])
-    require_positive("vision_config", vision, ("depth", "hidden_size", "num_heads", "patch_size"))
-    if vision.hidden_size % vision.num_heads:
-        raise UserError("the width of the checkpoint's vision encoder does not divide by its heads.", param="model")
+    check_tower(vision, "intermediate_size")
 
 
 def _check_text(text: TextConfig) -> None:
@@ -130,7 +128,7 @@ def _check_text(text: TextConfig) -> None:
     require_setting("text config", "use_sliding_window", text.use_sliding_window, [False])
     for layer_type in text.layer_types:
         require_setting("text config", "layer_types", layer_type, ["full_attention"])
-    require_positive("text config", text, ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads"))
+    require_positive("text config", text, TEXT_SIZES)
     if text.hidden_size % text.num_attention_heads:
         raise UserError(
             "hidden_size of the checkpoint's config does not divide by its attention heads.", param="model"

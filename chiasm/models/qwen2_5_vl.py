@@ -47,7 +47,7 @@ def parse_config(raw: dict[str, Any]) -> Config:
     vision = config.vision
     require_setting("vision_config", "hidden_act", vision.hidden_act, ["silu"])
     require_setting("vision_config", "out_hidden_size", vision.out_hidden_size, [config.text.hidden_size])
-    require_positive("vision_config", vision, ("window_size",))
+    require_positive("vision_config", vision, ("window_blocks",))
     return config
 
 

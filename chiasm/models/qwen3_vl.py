@@ -41,7 +41,15 @@ from chiasm.models.blocks import (
     unit_segments,
 )
 from chiasm.models.entry import BuildContext, DeepFeatures, ModelEntry
-from chiasm.models.joined import JoinedModel, TowerConfig, check_sharding, joined_facts, renamed
+from chiasm.models.joined import (
+    TEXT_SIZES,
+    JoinedModel,
+    TowerConfig,
+    check_sharding,
+    check_tower,
+    joined_facts,
+    renamed,
+)
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.rope import grid_rotation, interleaved_rotation, inverse_frequencies
 from chiasm.ops.segments import SharedRows
@@ -188,25 +196,22 @@ def _check_vision(vision: VisionConfig, text_size: int) -> None:
     require_setting(where, "hidden_act", vision.hidden_act, ["gelu_pytorch_tanh"])
     require_setting(where, "in_channels", vision.in_channels, [3])
     require_setting(where, "out_hidden_size", vision.out_hidden_size, [text_size])
-    require_positive(where, vision, ("depth", "hidden_size", "num_heads", "patch_size", "num_position_embeddings"))
+    check_tower(vision, "intermediate_size", "num_position_embeddings")
     require_setting(where, "num_position_embeddings", vision.num_position_embeddings, [vision.table_side**2])
     indexes = list(vision.deepstack_visual_indexes)
     require_setting(where, "deepstack_visual_indexes", indexes, [sorted(set(indexes) & set(range(vision.depth)))])
-    if vision.hidden_size % vision.num_heads:
-        raise UserError(
-            f"hidden_size={vision.hidden_size} of the checkpoint's {where} does not divide by its "
-            f"num_heads={vision.num_heads}.",
-            param="model",
-        )
+
+
+_EXPERT_SIZES = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step")
 
 
 def _check_text(text: TextConfig) -> None:
     require_setting("text config", "hidden_act", text.hidden_act, ["silu"])
     require_setting("text config", "attention_bias", text.attention_bias, [False])
-    require_positive("text config", text, ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads"))
+    require_positive("text config", text, TEXT_SIZES)
     if isinstance(text, MoeTextConfig):
         require_setting("text config", "norm_topk_prob", text.norm_topk_prob, [True])
-        require_positive("text config", text, ("num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step"))
+        require_positive("text config", text, _EXPERT_SIZES)
         if text.num_experts < text.num_experts_per_tok:
             raise UserError(
                 f"num_experts_per_tok={text.num_experts_per_tok} of the checkpoint's config is more than its "

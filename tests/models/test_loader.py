@@ -173,6 +173,39 @@ def test_an_unknown_family_is_refused_with_those_that_are_known(folder: Path) ->
     refuse(folder, "model_type 'llava' is not supported; supported: .*qwen2_5_vl")
 
 
+@pytest.mark.parametrize(
+    ("file", "change", "words"),
+    [
+        ("config.json", {"model_type": []}, "names no model_type"),
+        ("config.json", {"vision_config": "x"}, r"vision_config in the checkpoint's config\.json must be an object"),
+        (
+            "config.json",
+            {"text_config": {"rope_scaling": 7}},
+            "rope_scaling in the checkpoint's text_config must be an",
+        ),
+        ("generation_config.json", {"eos_token_id": "x"}, "eos_token_id='x' .* must be whole numbers"),
+        ("generation_config.json", {"eos_token_id": [1, 2.5]}, r"eos_token_id=\[1, 2\.5\] .* must be whole numbers"),
+        (
+            "preprocessor_config.json",
+            {"rescale_factor": "x"},
+            "rescale_factor of the image processor must be a number",
+        ),
+        ("preprocessor_config.json", {"min_pixels": None, "size": 7}, "size in the .* must be an object, got 7"),
+        ("preprocessor_config.json", {"image_std": [1, 0, 1]}, "image_std of the image processor must not be 0"),
+        (
+            "preprocessor_config.json",
+            {"image_mean": ["x"] * 3},
+            "image_mean of the image processor must be three numbers",
+        ),
+    ],
+)
+def test_settings_of_a_wrong_type_are_refused_by_name(
+    folder: Path, file: str, change: dict[str, Any], words: str
+) -> None:
+    edit_json(folder / file, lambda settings: settings.update(change))
+    refuse(folder, words)
+
+
 def test_a_quantized_checkpoint_is_refused(folder: Path) -> None:
     edit_json(folder / "config.json", lambda config: config.update(quantization_config={"bits": 4}))
     refuse(folder, "quantized")

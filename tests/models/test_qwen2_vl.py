@@ -113,7 +113,9 @@ def test_every_element_is_loaded_once(saved: SavedModel, rank: int) -> None:
 @pytest.mark.parametrize(
     ("change", "match"),
     [({"hidden_size": 32}, "hidden_size=32 .* only 64"), ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
-     ({"num_heads": 5}, "does not divide by its heads")],
+     ({"num_heads": 5}, "embed_dim=96 .* does not divide into num_heads=5"),
+     ({"num_heads": 16}, "embed_dim=96 .* num_heads=16 heads whose sizes are multiples of 4"),
+     ({"mlp_ratio": -1}, "intermediate_size=-96"), ({"embed_dim": 0}, "embed_dim=0")],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )  # fmt: skip
 def test_what_can_not_be_honoured_is_refused_by_name(change: dict[str, Any], match: str) -> None:
