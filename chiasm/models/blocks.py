@@ -288,7 +288,7 @@ def read_video_processor(settings: dict[str, Any], defaults: VideoProcessorSpec)
         "fps": given.fps,
         "num_frames": None if given.fps or defaults.sampling == "seconds" else given.num_frames,
         "min_frames": given.min_frames,
-        "max_frames": given.max_frames,
+        "max_frames_by_fps": given.max_frames,
         "max_seconds": given.max_duration,
     }
     return msgspec.structs.replace(

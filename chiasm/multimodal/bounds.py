@@ -50,7 +50,7 @@ def server_video_spec(spec: VideoProcessorSpec, media: MediaConfig) -> VideoProc
         UserError: as ``bounded_spec``.
     """
     patches = _replaced(spec.patches, media.mm_processor_kwargs) if spec.area == "frame" else spec.patches
-    most = min(spec.max_frames, media.max_video_frames)
+    most = media.max_video_frames
     changed = msgspec.structs.replace(spec, patches=patches, max_frames=most, min_frames=min(spec.min_frames, most))
     return _sampled(changed, media.media_io_kwargs)
 

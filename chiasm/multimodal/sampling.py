@@ -43,10 +43,14 @@ def sample_frames(num_frames: int, fps: float, spec: VideoProcessorSpec, param: 
 
 def _steps_by_fps(num_frames: int, fps: float, spec: VideoProcessorSpec) -> Sequence[int]:
     multiple = spec.patches.temporal_patch_size
-    most = min(spec.max_frames, num_frames) // multiple * multiple
+    most = min(_most_by_fps(spec), num_frames) // multiple * multiple
     count = math.floor(min(max(num_frames / fps * spec.fps, spec.min_frames), most, num_frames) / multiple) * multiple
     # Less than a slice: one frame, which stands for those that are missing.
     return _in_steps(num_frames, max(1, count))
+
+
+def _most_by_fps(spec: VideoProcessorSpec) -> int:
+    return min(spec.max_frames_by_fps, spec.max_frames)
 
 
 def _in_steps(num_frames: int, count: int) -> Sequence[int]:
@@ -56,7 +60,7 @@ def _in_steps(num_frames: int, count: int) -> Sequence[int]:
 
 
 def _ends_by_fps(num_frames: int, fps: float, spec: VideoProcessorSpec) -> Sequence[int]:
-    count = min(max(int(num_frames / fps * spec.fps), spec.min_frames), spec.max_frames, num_frames)
+    count = min(max(int(num_frames / fps * spec.fps), spec.min_frames), _most_by_fps(spec), num_frames)
     return _from_end_to_end(num_frames, count)
 
 

@@ -269,7 +269,8 @@ class VideoProcessorSpec(msgspec.Struct, frozen=True, tag=True):
         fps: frames taken for each second, if ``num_frames`` is None.
         num_frames: frames taken of a video, or all of them if it has fewer; -1 takes all.
         min_frames: fewest frames taken by ``fps``, as far as the video has them.
-        max_frames: most frames taken by ``fps``; more in any other way are refused.
+        max_frames_by_fps: most frames taken by ``fps``, where frames are not on a clock.
+        max_frames: most frames taken in any way; more are refused.
         max_seconds: for "seconds": longer videos are sampled as if they were as long as this.
     """
 
@@ -280,6 +281,7 @@ class VideoProcessorSpec(msgspec.Struct, frozen=True, tag=True):
     fps: float = 2.0
     num_frames: int | None = None
     min_frames: int = 4
+    max_frames_by_fps: int = 768
     max_frames: int = 768
     max_seconds: float = 300.0
 

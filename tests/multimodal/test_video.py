@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chiasm.config.engine import MediaConfig
 from chiasm.errors import UserError
 from chiasm.models.blocks import read_video_processor
+from chiasm.multimodal.bounds import server_video_spec
 from chiasm.multimodal.decode_video import VideoLimits, open_clip
 from chiasm.multimodal.in_memory import video_source_of_object
 from chiasm.multimodal.pixels import read_rows
@@ -157,6 +159,18 @@ def test_all_frames_up_to_the_limit() -> None:
     with pytest.raises(UserError, match="at most 9 frames") as caught:
         sample_frames(10, 30.0, spec, "field")
     assert caught.value.param == "field"
+
+
+@pytest.mark.parametrize("sampling", ["steps", "ends"])
+def test_what_a_model_takes_by_its_rate_is_no_limit_to_what_is_asked_for(sampling: str) -> None:
+    """As in Hugging Face's processors, whose max_frames is about rates."""
+    model = read_video_processor({"max_frames": 8}, VideoProcessorSpec(QWEN, sampling=sampling))  # type: ignore[arg-type]
+    for most in (8, 1000):
+        spec = server_video_spec(model, MediaConfig(max_video_frames=most))
+        assert len(sample_frames(900, 30.0, spec).indices) == 8
+    for asked, taken in ((800, 800), (-1, 900)):
+        settings = MediaConfig(max_video_frames=1000, media_io_kwargs={"video": {"num_frames": asked}})
+        assert len(sample_frames(900, 30.0, server_video_spec(model, settings)).indices) == taken
 
 
 def test_rounding_to_whole_slices_does_not_pass_the_limit() -> None:
