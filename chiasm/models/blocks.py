@@ -71,6 +71,34 @@ def require_positive(where: str, config: msgspec.Struct, keys: Iterable[str]) ->
             )
 
 
+def require_multiple(where: str, config: msgspec.Struct, key: str, divisor: str) -> None:
+    """Refuse a size that another doesn't divide.
+
+    Raises:
+        UserError: naming both.
+    """
+    if getattr(config, key) % getattr(config, divisor):
+        raise UserError(
+            f"{name_on_disk(config, key)}={getattr(config, key)} of the checkpoint's {where} does not divide by "
+            f"{name_on_disk(config, divisor)}={getattr(config, divisor)}.",
+            param="model",
+        )
+
+
+def require_sections(sections: Sequence[int], num_rotated: int) -> None:
+    """Refuse sections of multimodal rotary positions that are not as many pairs as are rotated.
+
+    Raises:
+        UserError: with both.
+    """
+    if 2 * sum(sections) != num_rotated:
+        raise UserError(
+            f"mrope_section={list(sections)} of the checkpoint's config does not add up to half of what is rotated "
+            f"of a head, {num_rotated // 2}.",
+            param="model",
+        )
+
+
 def name_on_disk(config: msgspec.Struct, field: str) -> str:
     """What a field is called in ``config.json``; of what is derived, our own name."""
     names = dict(zip(config.__struct_fields__, config.__struct_encode_fields__, strict=True))
@@ -316,6 +344,12 @@ def read_normalisation(processor: dict[str, Any]) -> PixelNormalisation:
         scale=tuple(rescale / channel for channel in std),
         shift=tuple(-channel_mean / channel_std for channel_mean, channel_std in zip(mean, std, strict=True)),
     )
+
+
+def read_centred_normalisation(processor: dict[str, Any]) -> PixelNormalisation:
+    """The same where bytes go to [-1, 1] if the image processor doesn't say otherwise."""
+    given = {key: processor.get(key) or (0.5, 0.5, 0.5) for key in ("image_mean", "image_std")}
+    return read_normalisation({**processor, **given})
 
 
 def _read_channels(processor: dict[str, Any], key: str, default: Sequence[float]) -> Sequence[float]:

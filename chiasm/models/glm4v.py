@@ -32,7 +32,9 @@ from chiasm.models.blocks import (
     read_normalisation,
     read_patch_processor,
     read_video_processor,
+    require_multiple,
     require_positive,
+    require_sections,
     require_setting,
     unit_segments,
 )
@@ -218,23 +220,13 @@ def _check_vision(config: Config) -> None:
 def _check_text(text: TextConfig) -> None:
     require_setting("text config", "hidden_act", text.hidden_act, ["silu"])
     require_positive("text config", text, TEXT_SIZES)
-    if text.num_attention_heads % text.num_key_value_heads:
-        raise UserError(
-            f"num_attention_heads={text.num_attention_heads} of the checkpoint's config does not divide by "
-            f"num_key_value_heads={text.num_key_value_heads}.",
-            param="model",
-        )
+    require_multiple("text config", text, "num_attention_heads", "num_key_value_heads")
     if not 0 < text.partial_rotary_factor <= 1:
         raise UserError(
             f"partial_rotary_factor={text.partial_rotary_factor} in the checkpoint's text config must be in (0, 1].",
             param="model",
         )
-    if sum(text.mrope_section) * 2 != text.rotary_dim:
-        raise UserError(
-            f"mrope_section={list(text.mrope_section)} of the checkpoint's config does not add up to half of what is "
-            f"rotated of a head, {text.rotary_dim // 2}.",
-            param="model",
-        )
+    require_sections(text.mrope_section, text.rotary_dim)
 
 
 def _check_experts(text: MoeTextConfig) -> None:

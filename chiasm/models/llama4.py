@@ -27,9 +27,10 @@ from chiasm.layers.shards import HeadShard, shard_bounds, split_heads
 from chiasm.layers.weight import Part, Placement, Weight
 from chiasm.models.blocks import (
     block_positions,
+    read_centred_normalisation,
     read_config,
-    read_normalisation,
     read_tile_processor,
+    require_multiple,
     require_positive,
     require_setting,
     text_positions,
@@ -257,12 +258,7 @@ def _check_text(text: TextConfig) -> None:
     require_positive(
         where, text, ("intermediate_size", "intermediate_size_mlp", "floor_scale", "num_experts_per_tok")
     )
-    if text.num_attention_heads % text.num_key_value_heads:
-        raise UserError(
-            f"num_attention_heads={text.num_attention_heads} of the checkpoint's config does not divide by "
-            f"num_key_value_heads={text.num_key_value_heads}.",
-            param="model",
-        )
+    require_multiple("text config", text, "num_attention_heads", "num_key_value_heads")
     if text.num_local_experts < text.num_experts_per_tok:
         raise UserError(
             f"num_experts_per_tok={text.num_experts_per_tok} of the checkpoint's config is more than its "
@@ -601,19 +597,10 @@ def module_name(name: str, config: Config) -> str | None:
     return renamed(name, config, _RENAMES)
 
 
-_HALF = [0.5, 0.5, 0.5]
-
-
-def normalisation(processor: dict[str, Any]) -> PixelNormalisation:
-    """How bytes are normalised: to [-1, 1], if the image processor doesn't say otherwise."""
-    given = {key: processor.get(key) or _HALF for key in ("image_mean", "image_std")}
-    return read_normalisation({**processor, **given})
-
-
 MODEL = ModelEntry(
     parse_config=parse_config,
     facts=read_facts,
-    normalisation=normalisation,
+    normalisation=read_centred_normalisation,
     check_sharding=check_sharding,
     build=build,
     module_name=module_name,

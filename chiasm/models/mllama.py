@@ -29,9 +29,11 @@ from chiasm.layers.patch_embedding import PatchEmbedding, PixelNormalisation
 from chiasm.layers.shards import HeadShard, check_text_heads, check_vision_heads, shard_bounds, split_heads
 from chiasm.layers.weight import Part, Placement, Weight
 from chiasm.models.blocks import (
+    eos_token_ids,
     known_token_ids,
+    read_centred_normalisation,
     read_config,
-    read_normalisation,
+    require_multiple,
     require_positive,
     require_setting,
     whole_pieces,
@@ -187,8 +189,8 @@ def _check_vision(vision: VisionConfig) -> None:
     require_setting(where, "vision_output_dim", vision.vision_output_dim, [width])
     layouts = tuple(tile_layouts(vision.max_num_tiles))
     require_setting(where, "supported_aspect_ratios", vision.supported_aspect_ratios, [None, layouts])
-    _require_multiple(where, "hidden_size", vision.hidden_size, "attention_heads", vision.attention_heads)
-    _require_multiple(where, "image_size", vision.image_size, "patch_size", vision.patch_size)
+    require_multiple(where, vision, "hidden_size", "attention_heads")
+    require_multiple(where, vision, "image_size", "patch_size")
     require_positive(where, vision.canvas, ("side",))
 
 
@@ -197,22 +199,14 @@ def _check_text(text: TextConfig) -> None:
     require_setting(where, "hidden_act", text.hidden_act, ["silu"])
     require_setting(where, "tie_word_embeddings", text.tie_word_embeddings, [False])
     require_positive(where, text, ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads"))
-    _require_multiple(where, "hidden_size", text.hidden_size, "num_attention_heads", text.num_attention_heads)
-    heads, kv_heads = text.num_attention_heads, text.num_key_value_heads
-    _require_multiple(where, "num_attention_heads", heads, "num_key_value_heads", kv_heads)
+    require_multiple(where, text, "hidden_size", "num_attention_heads")
+    require_multiple(where, text, "num_attention_heads", "num_key_value_heads")
     layers = text.cross_attention_layers
     if not layers or len(set(layers)) != len(layers) or not all(0 <= i < text.num_hidden_layers for i in layers):
         raise UserError(
             f"cross_attention_layers={list(layers)} of the checkpoint's {where} must be different layers below "
             f"num_hidden_layers={text.num_hidden_layers}, at least one.",
             param="model",
-        )
-
-
-def _require_multiple(where: str, key: str, value: int, divisor_key: str, divisor: int) -> None:
-    if value % divisor:
-        raise UserError(
-            f"{key}={value} of the checkpoint's {where} does not divide by {divisor_key}={divisor}.", param="model"
         )
 
 
@@ -667,12 +661,11 @@ def read_facts(config: Config, processor: dict[str, Any], generation: dict[str, 
     """Facts for the processes without tensors."""
     text, vision = config.text, config.vision
     num_inputs = text.vocab_size + _NUM_INPUT_ONLY
-    eos = generation.get("eos_token_id")
     return ModelFacts(
         model_type="mllama",
         vocab_size=text.vocab_size,
         max_position_embeddings=text.max_position_embeddings,
-        eos_token_ids=known_token_ids(text.eos_token_id if eos is None else eos, text.vocab_size),
+        eos_token_ids=known_token_ids(eos_token_ids(generation, text.eos_token_id), text.vocab_size),
         image_token_id=config.image_token_id,
         media_token_ids=known_token_ids(config.image_token_id, num_inputs),
         processor=_read_processor(processor, vision),
@@ -732,19 +725,10 @@ def module_name(name: str, config: Config) -> str:
     return substituted(name, _RENAMES)
 
 
-_HALF = [0.5, 0.5, 0.5]
-
-
-def normalisation(processor: dict[str, Any]) -> PixelNormalisation:
-    """How bytes are normalised: to [-1, 1], if the image processor doesn't say otherwise."""
-    given = {key: processor.get(key) or _HALF for key in ("image_mean", "image_std")}
-    return read_normalisation({**processor, **given})
-
-
 MODEL = ModelEntry(
     parse_config=parse_config,
     facts=read_facts,
-    normalisation=normalisation,
+    normalisation=read_centred_normalisation,
     check_sharding=check_sharding,
     build=CrossModel,
     module_name=module_name,

@@ -13,7 +13,6 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from torch import Tensor, nn
 
-from chiasm.errors import UserError
 from chiasm.layers.decoder import DecoderLayer, DecoderShape
 from chiasm.layers.embedding import VocabEmbedding
 from chiasm.layers.encoder import EncoderLayer, NormKind
@@ -27,7 +26,9 @@ from chiasm.models.blocks import (
     read_config,
     read_patch_processor,
     read_video_processor,
+    require_multiple,
     require_positive,
+    require_sections,
     require_setting,
     unit_segments,
 )
@@ -129,22 +130,9 @@ def _check_text(text: TextConfig) -> None:
     for layer_type in text.layer_types:
         require_setting("text config", "layer_types", layer_type, ["full_attention"])
     require_positive("text config", text, TEXT_SIZES)
-    if text.hidden_size % text.num_attention_heads:
-        raise UserError(
-            "hidden_size of the checkpoint's config does not divide by its attention heads.", param="model"
-        )
-    if text.num_attention_heads % text.num_key_value_heads:
-        raise UserError(
-            f"num_attention_heads={text.num_attention_heads} of the checkpoint's config does not divide by "
-            f"num_key_value_heads={text.num_key_value_heads}.",
-            param="model",
-        )
-    if sum(text.mrope_section) * 2 != text.head_dim:
-        raise UserError(
-            f"mrope_section={list(text.mrope_section)} of the checkpoint's config does not add up to half a head, "
-            f"{text.head_dim // 2}.",
-            param="model",
-        )
+    require_multiple("text config", text, "hidden_size", "num_attention_heads")
+    require_multiple("text config", text, "num_attention_heads", "num_key_value_heads")
+    require_sections(text.mrope_section, text.head_dim)
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -32,11 +32,13 @@ from chiasm.models.blocks import (
     IntArray,
     block_positions,
     piece_positions,
+    read_centred_normalisation,
     read_config,
-    read_normalisation,
     read_patch_processor,
     read_video_processor,
+    require_multiple,
     require_positive,
+    require_sections,
     require_setting,
     unit_segments,
 )
@@ -218,18 +220,8 @@ def _check_text(text: TextConfig) -> None:
                 f"num_experts={text.num_experts}.",
                 param="model",
             )
-    if text.num_attention_heads % text.num_key_value_heads:
-        raise UserError(
-            f"num_attention_heads={text.num_attention_heads} of the checkpoint's config does not divide by "
-            f"num_key_value_heads={text.num_key_value_heads}.",
-            param="model",
-        )
-    if sum(text.mrope_section) * 2 != text.head_dim:
-        raise UserError(
-            f"mrope_section={list(text.mrope_section)} of the checkpoint's config does not add up to half a head, "
-            f"{text.head_dim // 2}.",
-            param="model",
-        )
+    require_multiple("text config", text, "num_attention_heads", "num_key_value_heads")
+    require_sections(text.mrope_section, text.head_dim)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -479,19 +471,10 @@ def module_name(name: str, config: Config) -> str | None:
     return renamed(name, config, _RENAMES)
 
 
-_HALF = [0.5, 0.5, 0.5]
-
-
-def normalisation(processor: dict[str, Any]) -> PixelNormalisation:
-    """How bytes are normalised: to [-1, 1], if the image processor doesn't say otherwise."""
-    given = {key: processor.get(key) or _HALF for key in ("image_mean", "image_std")}
-    return read_normalisation({**processor, **given})
-
-
 MODEL = ModelEntry(
     parse_config=parse_config,
     facts=read_facts,
-    normalisation=normalisation,
+    normalisation=read_centred_normalisation,
     check_sharding=check_sharding,
     build=build,
     module_name=module_name,

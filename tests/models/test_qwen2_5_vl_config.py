@@ -75,7 +75,7 @@ def test_tied_embeddings_are_found_in_either_place(where: str) -> None:
         ({"hidden_act": "gelu"}, "hidden_act='gelu' .* only 'silu'"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_type='yarn'"),
         ({"rope_scaling": {"type": "mrope", "mrope_section": [4, 4, 4]}}, r"mrope_section=\[4, 4, 4\]"),
-        ({"num_attention_heads": 5}, "does not divide by its attention heads"),
+        ({"num_attention_heads": 5}, "hidden_size=.* does not divide by num_attention_heads=5"),
         ({"num_key_value_heads": 3}, "num_key_value_heads=3"),
         ({"hidden_size": "large"}, "text_config of the checkpoint's config: .*hidden_size"),
         ({"vision_config": {**FLAT["vision_config"], "out_hidden_size": 32}}, "out_hidden_size=32 .* only 64"),
