@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from chiasm.config.checkpoint import resolve_checkpoint
-from chiasm.models.registry import open_checkpoint
+from chiasm.config.checkpoint import read_image_processor_config, read_model_config, resolve_checkpoint
+from chiasm.models.registry import find_entry
 from chiasm.schema.facts import EncoderShape
 
 
 def checkpoint_shape(model: str) -> EncoderShape:
-    """Shapes by the checkpoint's config; its weights are not read.
+    """Shapes by the checkpoint's ``config.json``; it needs neither weights nor a tokenizer.
 
     Args:
         model: folder or hub name.
@@ -16,4 +16,8 @@ def checkpoint_shape(model: str) -> EncoderShape:
     Raises:
         UserError: if there is none that is known.
     """
-    return open_checkpoint(resolve_checkpoint(model)).facts.encoder
+    folder = resolve_checkpoint(model)
+    raw = read_model_config(folder)
+    entry = find_entry(raw["model_type"])
+    facts = entry.facts(entry.parse_config(raw), read_image_processor_config(folder), {})
+    return facts.encoder

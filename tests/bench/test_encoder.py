@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,6 +21,7 @@ from chiasm.schema.media import CanvasShape
 from chiasm.vision.cost import CostModel
 from chiasm.vision.plan import plan_vision
 from tests.checkpoints import SavedModel, save_llama4
+from tests.models.test_published_shapes import GLM, llama4, qwen2_vl, qwen3_vl
 
 RATES = gpu_rates(tflops=500, link_gbs=400, link_us=10)
 SMALL = Workload("small", (((1, 16, 16), (3, 8, 8)),))
@@ -189,6 +191,26 @@ def test_a_file_of_grids_and_the_tower_of_a_checkpoint(
     file.write_text("[[1, 16, 16], [5, 8, 12]]")
     assert main(["bench", "encoder", str(qwen2_5_vl.folder), "--simulate", "2", "--workload", str(file)]) == 0
     assert capsys.readouterr().out.splitlines()[1].startswith("mine, 2 ranks")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        qwen2_vl("Qwen2-VL-7B"),
+        qwen2_vl("Qwen2.5-VL-7B"),
+        qwen3_vl("Qwen3-VL-8B"),
+        GLM["GLM-4.5V"],
+        llama4("Llama-4-Scout-17B-16E-Instruct"),
+    ],
+    ids=lambda raw: raw["model_type"],
+)
+def test_a_config_is_enough_to_simulate(
+    raw: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    assert main(["bench", "encoder", str(tmp_path), "--simulate", "8", "--workload", "nine-images"]) == 0
+    whole_items, _, auto = capsys.readouterr().out.splitlines()[1].split()[4:7]
+    assert float(auto) > 1.3 * float(whole_items)
 
 
 @pytest.mark.parametrize(

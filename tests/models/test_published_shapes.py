@@ -243,12 +243,17 @@ _LLAMA4_TOWER = {
 }
 
 
+def llama4(name: str) -> dict[str, Any]:
+    """``config.json`` as the hub has it."""
+    text = {**_LLAMA4_TEXT, **LLAMA4[name]}
+    return {"model_type": "llama4", "text_config": text, "vision_config": _LLAMA4_TOWER}
+
+
 @pytest.mark.parametrize("layout", ["hub", "transformers5"])
 @pytest.mark.parametrize("name", LLAMA4)
 def test_names_and_shapes_of_llama4_fit(name: str, layout: str) -> None:
     """The names of both layouts are the same; what they make of the config differs."""
-    text = {**_LLAMA4_TEXT, **LLAMA4[name]}
-    raw: dict[str, Any] = {"model_type": "llama4", "text_config": text, "vision_config": _LLAMA4_TOWER}
+    raw = llama4(name)
     config = Llama4Config(**json.loads(json.dumps(raw)))
     with torch.device("meta"):
         tensors = Llama4ForConditionalGeneration._from_config(config, dtype=torch.bfloat16).state_dict()
