@@ -1,9 +1,12 @@
-"""Small random checkpoints in the layouts that exist in the wild, made with Hugging Face's own classes."""
+"""Small random checkpoints in the layouts that exist in the wild, made with Hugging Face's own classes.
+
+``changes`` are values of ``config.json`` that a checkpoint is to have in place of the small model's.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -202,6 +205,12 @@ class SavedModel:
     reference: Any
 
 
+def merged(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``raw`` with other values for some keys; a dict among them is merged, too."""
+    both = {key: merged(raw[key], value) if isinstance(value, Mapping) else value for key, value in changes.items()}
+    return {**raw, **both}
+
+
 def make_tokenizer(special_tokens: Sequence[str] = SPECIAL_TOKENS) -> Tokenizer:
     """A byte-level BPE tokenizer with a family's special tokens after its vocabulary."""
     tokenizer = Tokenizer(models.BPE())
@@ -277,9 +286,11 @@ def qwen2_5_vl_config(tokenizer: Tokenizer, *, tied: bool = False, **text: Any) 
     }
 
 
-def save_qwen2_5_vl(folder: Path, layout: Layout = Layout(), *, tied: bool = False, seed: int = 0) -> SavedModel:
+def save_qwen2_5_vl(
+    folder: Path, layout: Layout = Layout(), *, tied: bool = False, seed: int = 0, changes: Mapping[str, Any] = {}
+) -> SavedModel:
     """Write a small random Qwen2.5-VL checkpoint with tokenizer, chat template and processor."""
-    return _save_qwen2(folder, qwen2_5_vl_config(make_tokenizer(), tied=tied), layout, seed)
+    return _save_qwen2(folder, merged(qwen2_5_vl_config(make_tokenizer(), tied=tied), changes), layout, seed)
 
 
 def qwen2_vl_config(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -302,9 +313,9 @@ def qwen2_vl_config(tokenizer: Tokenizer) -> dict[str, Any]:
     return {**qwen2_5_vl_config(tokenizer), **own}
 
 
-def save_qwen2_vl(folder: Path, layout: Layout = Layout()) -> SavedModel:
+def save_qwen2_vl(folder: Path, layout: Layout = Layout(), *, changes: Mapping[str, Any] = {}) -> SavedModel:
     """Write a small random Qwen2-VL checkpoint with tokenizer, chat template and processor."""
-    return _save_qwen2(folder, qwen2_vl_config(make_tokenizer()), layout)
+    return _save_qwen2(folder, merged(qwen2_vl_config(make_tokenizer()), changes), layout)
 
 
 def _save_qwen2(folder: Path, raw: dict[str, Any], layout: Layout, seed: int = 0) -> SavedModel:
@@ -402,11 +413,15 @@ def glm4v_config(tokenizer: Tokenizer, *, has_experts: bool = False) -> dict[str
 
 
 def save_glm4v(
-    folder: Path, names: Literal["hub", "transformers5"] = "hub", *, has_experts: bool = False
+    folder: Path,
+    names: Literal["hub", "transformers5"] = "hub",
+    *,
+    has_experts: bool = False,
+    changes: Mapping[str, Any] = {},
 ) -> SavedModel:
     """Write a small random GLM-4.1V or GLM-4.5V checkpoint; transformers 5 can keep experts in one tensor."""
     tokenizer = make_tokenizer(GLM_SPECIAL_TOKENS)
-    raw = glm4v_config(tokenizer, has_experts=has_experts)
+    raw = merged(glm4v_config(tokenizer, has_experts=has_experts), changes)
     kind, model = GLM_CLASSES[raw["model_type"]]
     reference = model._from_config(kind(**json.loads(json.dumps(raw))), attn_implementation="eager").eval()
     randomise(reference, 0, torch.float32)
@@ -495,11 +510,16 @@ def qwen3_vl_config(tokenizer: Tokenizer, *, has_experts: bool, tied: bool = Fal
 
 
 def save_qwen3_vl(
-    folder: Path, names: Literal["hub", "transformers5"] = "hub", *, has_experts: bool, tied: bool = False
+    folder: Path,
+    names: Literal["hub", "transformers5"] = "hub",
+    *,
+    has_experts: bool,
+    tied: bool = False,
+    changes: Mapping[str, Any] = {},
 ) -> SavedModel:
     """Write a small random Qwen3-VL checkpoint; the names are alike, the config and the experts' matrices are not."""
     tokenizer = make_tokenizer()
-    raw = qwen3_vl_config(tokenizer, has_experts=has_experts, tied=tied)
+    raw = merged(qwen3_vl_config(tokenizer, has_experts=has_experts, tied=tied), changes)
     kind, model = QWEN3_VL_CLASSES[raw["model_type"]]
     reference = model._from_config(kind(**json.loads(json.dumps(raw))), attn_implementation="eager").eval()
     randomise(reference, 0, torch.float32)
@@ -594,22 +614,27 @@ def llama4_config(tokenizer: Tokenizer, *, is_interleaved: bool) -> dict[str, An
 
 
 def save_llama4(
-    folder: Path, config: Literal["hub", "transformers5"] = "hub", *, is_interleaved: bool = False
+    folder: Path,
+    config: Literal["hub", "transformers5"] = "hub",
+    *,
+    is_interleaved: bool = False,
+    changes: Mapping[str, Any] = {},
 ) -> SavedModel:
     """Write a small random Llama 4 checkpoint; the layouts have the same names, and other forms of the config."""
     tokenizer = make_tokenizer(LLAMA4_SPECIAL_TOKENS)
-    raw = llama4_config(tokenizer, is_interleaved=is_interleaved)
+    raw = merged(llama4_config(tokenizer, is_interleaved=is_interleaved), changes)
+    processor = _with_tiles_of(LLAMA4_IMAGE_PROCESSOR, raw)
     settings = Llama4Config(**json.loads(json.dumps(raw)))
     reference = Llama4ForConditionalGeneration._from_config(settings, attn_implementation="eager").eval()
     randomise(reference, 0, torch.float32)
     folder.mkdir(parents=True, exist_ok=True)
     if config == "transformers5":
         reference.save_pretrained(folder)
-        write_json(folder / "processor_config.json", {"image_processor": LLAMA4_IMAGE_PROCESSOR})
+        write_json(folder / "processor_config.json", {"image_processor": processor})
     else:
         write_json(folder / "config.json", raw)
         save_weights(folder, reference.state_dict())
-        write_json(folder / "preprocessor_config.json", LLAMA4_IMAGE_PROCESSOR)
+        write_json(folder / "preprocessor_config.json", processor)
     write_json(folder / "generation_config.json", {"eos_token_id": raw["text_config"]["eos_token_id"]})
     save_tokenizer(
         folder,
@@ -697,10 +722,12 @@ MLLAMA_IMAGE_PROCESSOR = {
 }
 
 
-def save_mllama(folder: Path, names: Literal["hub", "transformers5"] = "hub") -> SavedModel:
+def save_mllama(
+    folder: Path, names: Literal["hub", "transformers5"] = "hub", *, changes: Mapping[str, Any] = {}
+) -> SavedModel:
     """Write a small random Mllama checkpoint."""
     tokenizer = make_tokenizer(LLAMA_SPECIAL_TOKENS)
-    raw = mllama_config(tokenizer)
+    raw = merged(mllama_config(tokenizer), changes)
     config = MllamaConfig(**json.loads(json.dumps(raw)))
     reference = MllamaForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
     randomise(reference, 0, torch.float32)
@@ -708,7 +735,7 @@ def save_mllama(folder: Path, names: Literal["hub", "transformers5"] = "hub") ->
     if names == "hub":
         write_json(folder / "config.json", raw)
     write_json(folder / "generation_config.json", {"eos_token_id": raw["text_config"]["eos_token_id"]})
-    write_json(folder / "preprocessor_config.json", MLLAMA_IMAGE_PROCESSOR)
+    write_json(folder / "preprocessor_config.json", _with_tiles_of(MLLAMA_IMAGE_PROCESSOR, raw))
     save_tokenizer(
         folder,
         tokenizer,
@@ -718,6 +745,12 @@ def save_mllama(folder: Path, names: Literal["hub", "transformers5"] = "hub") ->
         chat_template=LLAMA_CHAT_TEMPLATE,
     )
     return SavedModel(folder, reference)
+
+
+def _with_tiles_of(processor: dict[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of an image processor for tiles as large as the tower's."""
+    side = raw["vision_config"]["image_size"]
+    return {**processor, "size": {"height": side, "width": side}}
 
 
 def save_tokenizer(

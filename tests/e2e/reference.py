@@ -1,40 +1,49 @@
-"""Greedy answers of Hugging Face's own classes to the prompts that a ``chiasm.LLM`` gets."""
+"""Answers of Hugging Face's own classes to the prompts that a ``chiasm.LLM`` gets."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 from transformers import AutoTokenizer
 
-from chiasm.config.checkpoint import read_image_processor_config
 from chiasm.models.registry import open_checkpoint
-from chiasm.multimodal.patches import cut_into_patches
-from chiasm.multimodal.resize import resize
-from chiasm.multimodal.sizes import resized_size
+from chiasm.schema.media import CanvasProcessorSpec, PatchProcessorSpec, TileProcessorSpec
 from tests.checkpoints import SavedModel
+from tests.e2e.canvas_inputs import CanvasInputs
+from tests.e2e.patch_inputs import Frames, PatchInputs
+from tests.e2e.tile_inputs import TileInputs
 
 NUM_TOKENS = 16
 
 
-class Reference:
-    """Hugging Face's model with its tokenizer; pixels are normalised as its processor does it.
+_INPUTS = {PatchProcessorSpec: PatchInputs, TileProcessorSpec: TileInputs, CanvasProcessorSpec: CanvasInputs}
 
-    The resized bytes are ours: that they are those of Hugging Face's processor is tested with golden values.
+
+class Continuation(NamedTuple):
+    """Greedy tokens, and the logits that they were chosen by: float32 [tokens, vocabulary]."""
+
+    tokens: list[int]
+    logits: Tensor
+
+
+class Reference:
+    """Hugging Face's model with its tokenizer.
+
+    Attributes:
+        facts: of the checkpoint.
     """
 
     def __init__(self, saved: SavedModel) -> None:
         self._model = saved.reference
         self._tokenizer = AutoTokenizer.from_pretrained(saved.folder)
-        facts = open_checkpoint(saved.folder).facts
-        self._spec = facts.processor
-        self._placeholder = self._tokenizer.convert_ids_to_tokens(facts.image_token_id)
-        self._brackets = self._tokenizer.convert_ids_to_tokens(list(facts.media_token_ids[:2]))
-        settings = read_image_processor_config(saved.folder)
-        self._mean, self._std = (np.array(settings[key])[:, None] for key in ("image_mean", "image_std"))
+        checkpoint = open_checkpoint(saved.folder)
+        self.facts = checkpoint.facts
+        self._inputs = _INPUTS[type(self.facts.processor)](checkpoint, self._tokenizer)
 
     def chat_prompt(self, messages: list[dict[str, Any]]) -> str:
         """The chat template's text."""
@@ -42,43 +51,37 @@ class Reference:
 
     def image_prompt(self, num_images: int, text: str = "What is this?") -> str:
         """A plain prompt with so many pictures before its text."""
-        start, end = self._brackets
-        return f"{start}{self._placeholder}{end}" * num_images + text
+        return self._inputs.image * num_images + text
 
     def text(self, tokens: list[int]) -> str:
         """What the tokens say, special ones included."""
         return self._tokenizer.decode(tokens, skip_special_tokens=False)
 
-    @torch.inference_mode()
-    def answer(self, prompt: str, images: list[Image.Image]) -> list[int]:
+    def answer(self, prompt: str, images: Sequence[Image.Image], videos: Sequence[Frames] = ()) -> list[int]:
         """``NUM_TOKENS`` greedy tokens, whatever they are."""
-        pixels, grids, media = [], [], {}
-        for image in images:
-            rows, grid = self._patches(np.array(image))
-            pixels.append(rows)
-            grids.append(grid)
-            prompt = prompt.replace(self._placeholder, "<|hole|>" * (grid[1] * grid[2] // 4), 1)
-        ids = torch.tensor([self._tokenizer.encode(prompt.replace("<|hole|>", self._placeholder))])
-        if images:
-            media = {"pixel_values": torch.from_numpy(np.concatenate(pixels)), "image_grid_thw": torch.tensor(grids)}
-            media["mm_token_type_ids"] = (ids == self._model.config.image_token_id).int()
+        return self.go_on(prompt, images, videos).tokens
+
+    @torch.inference_mode()
+    def go_on(self, prompt: str, images: Sequence[Image.Image], videos: Sequence[Frames] = ()) -> Continuation:
+        """``NUM_TOKENS`` greedy tokens, whatever they are, and their logits."""
+        inputs = self._inputs(prompt, images, videos)
         out = self._model.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
+            **inputs,
+            attention_mask=torch.ones_like(inputs["input_ids"]),
             max_new_tokens=NUM_TOKENS,
             min_new_tokens=NUM_TOKENS,
             do_sample=False,
             eos_token_id=None,
-            **media,
+            output_logits=True,
+            return_dict_in_generate=True,
         )
-        return out[0, ids.shape[1] :].tolist()
+        tokens = out.sequences[0, inputs["input_ids"].shape[1] :].tolist()
+        return Continuation(tokens, torch.cat(out.logits).float())
 
-    def _patches(self, image: np.ndarray) -> tuple[np.ndarray, tuple[int, int, int]]:
-        height, width = resized_size(image.shape[0], image.shape[1], self._spec)
-        rows = cut_into_patches([resize(image, height, width, "bicubic")], self._spec)
-        normal = (rows.reshape(len(rows), 3, -1).astype(np.float32) / 255 - self._mean) / self._std
-        side = self._spec.patch_size
-        return normal.reshape(rows.shape).astype(np.float32), (1, height // side, width // side)
+    @torch.inference_mode()
+    def logits(self, prompt: str, images: Sequence[Image.Image], videos: Sequence[Frames] = ()) -> Tensor:
+        """Of every token of the prompt, placeholders included: float32 [n, vocabulary]."""
+        return self._model(**self._inputs(prompt, images, videos), use_cache=False).logits[0].float()
 
 
 def image_prompt(num_images: int, text: str = "What is this?") -> str:

@@ -1,4 +1,4 @@
-"""``chiasm.LLM`` against Hugging Face for the families beside the one that ``test_llm.py`` is about."""
+"""``chiasm.LLM`` against Hugging Face: every family with text, images and videos."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ from typing import Any
 import pytest
 
 from chiasm import LLM, SamplingParams
-from tests.checkpoints import SavedModel, save_glm4v, save_llama4, save_mllama, save_qwen2_vl, save_qwen3_vl
-from tests.e2e.canvas_reference import CanvasReference
-from tests.e2e.pictures import chart, photograph
+from tests.checkpoints import (
+    SavedModel,
+    save_glm4v,
+    save_llama4,
+    save_mllama,
+    save_qwen2_5_vl,
+    save_qwen2_vl,
+    save_qwen3_vl,
+)
+from tests.e2e.compare import Setup, compare_engine, continuations, make_cases
+from tests.e2e.pictures import photograph
 from tests.e2e.reference import NUM_TOKENS, Reference, folder_of
-from tests.e2e.tile_reference import TileReference
 
 GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
 FAMILIES: dict[str, Callable[[Path], SavedModel]] = {
@@ -22,6 +29,7 @@ FAMILIES: dict[str, Callable[[Path], SavedModel]] = {
     "llama4": save_llama4,
     "llama4, interleaved": lambda folder: save_llama4(folder, "transformers5", is_interleaved=True),
     "mllama": lambda folder: save_mllama(folder),
+    "qwen2_5_vl": save_qwen2_5_vl,
     "qwen2_vl": save_qwen2_vl,
     "qwen3_vl": lambda folder: save_qwen3_vl(folder, has_experts=False),
     "qwen3_vl_moe": lambda folder: save_qwen3_vl(folder, has_experts=True),
@@ -29,32 +37,16 @@ FAMILIES: dict[str, Callable[[Path], SavedModel]] = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_tokens_equal_hugging_face(tmp_path: Path, family: str) -> None:
-    """In one batch whose prompts are prefilled in chunks, on one rank and on two."""
-    saved = FAMILIES[family](tmp_path / "checkpoint")
-    reference = _reference(family, saved, tmp_path)
-    inputs: list[Any] = []
-    expected = []
-    for images in (
-        [],
-        [photograph()],
-        [chart()],
-        [photograph("chelsea.png", (120, 90)), photograph("coffee.png", (64, 200)), photograph("text.png", (40, 50))],
-    ):
-        prompt = reference.image_prompt(len(images))
-        inputs.append({"prompt": prompt, "multi_modal_data": {"image": images}} if images else prompt)
-        expected.append(reference.answer(prompt, images))
-    for size, mode in ((1, "auto"), (2, "auto"), (2, "weights")):
-        settings = {"tensor_parallel_size": size, "mm_encoder_tp_mode": mode, "max_num_batched_tokens": 50}
-        with LLM(folder_of(saved), dtype="float32", **settings) as llm:
-            outputs = llm.generate(inputs, GREEDY, use_tqdm=False)
-        assert [output.outputs[0].token_ids for output in outputs] == expected
-
-
-def _reference(family: str, saved: SavedModel, folder: Path) -> Reference | TileReference | CanvasReference:
-    if family.startswith("llama4"):
-        return TileReference(saved, folder)
-    return CanvasReference(saved) if family == "mllama" else Reference(saved)
+def test_answers_equal_hugging_face(tmp_path: Path, family: str) -> None:
+    """Of each prompt alone and of all in one batch, prefilled in chunks, on one rank and on two."""
+    reference = Reference(FAMILIES[family](tmp_path))
+    cases = make_cases(reference, scale=0.5)
+    expected = continuations(reference, cases)
+    for setup in (Setup(1, "auto"), Setup(2, "auto"), Setup(2, "weights")):
+        result = compare_engine(tmp_path, setup, cases, expected, max_num_batched_tokens=50)
+        for found in (*result.alone.values(), *result.batch.values()):
+            assert found.has_same_tokens
+            assert found.difference < 1e-4
 
 
 def test_a_conversation_with_glm_equals_hugging_face(tmp_path: Path) -> None:
@@ -71,11 +63,11 @@ def test_a_conversation_with_glm_equals_hugging_face(tmp_path: Path) -> None:
 
 
 def test_a_conversation_with_llama4_equals_hugging_face(tmp_path: Path) -> None:
-    saved = save_llama4(tmp_path / "checkpoint")
+    saved = save_llama4(tmp_path)
     images = [photograph("chelsea.png", (200, 80)), photograph("coffee.png", (90, 170))]
     content = [*({"type": "image", "image": image} for image in images), {"type": "text", "text": "Was ist das? 🙂"}]
     messages = [{"role": "user", "content": content}]
-    reference = TileReference(saved, tmp_path)
+    reference = Reference(saved)
     prompt = reference.chat_prompt(messages)
     assert prompt.startswith("<|begin_of_text|><|header_start|>user<|header_end|>\n\n<|image|><|image|>Was")
     expected = reference.answer(prompt, images)
@@ -91,7 +83,7 @@ def test_a_conversation_with_mllama_equals_hugging_face(tmp_path: Path) -> None:
     saved = save_mllama(tmp_path)
     sizes = {"chelsea.png": (100, 80), "coffee.png": (40, 90), "astronaut.png": (160, 30)}
     images = [photograph(name, size) for name, size in sizes.items()]
-    reference = CanvasReference(saved)
+    reference = Reference(saved)
 
     def user(text: str, *own: Any) -> dict[str, Any]:
         pictures = [{"type": "image", "image": image} for image in own]

@@ -15,10 +15,10 @@ import pytest
 from chiasm import LLM, SamplingParams
 from chiasm.errors import UserError
 from tests.checkpoints import SavedModel, save_glm4v, save_qwen2_vl, save_qwen3_vl
+from tests.e2e.patch_inputs import Frames
 from tests.e2e.pictures import photograph
-from tests.e2e.reference import NUM_TOKENS, folder_of
+from tests.e2e.reference import NUM_TOKENS, Reference, folder_of
 from tests.e2e.servers import Server, data_url
-from tests.e2e.video_reference import Frames, VideoReference
 from tests.multimodal.videos import ENCODINGS, decode_all, encode_video, make_frames
 
 GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
@@ -59,8 +59,8 @@ CASES = _cases()
 
 @pytest.fixture(scope="module")
 def expected(qwen2_5_vl: SavedModel) -> dict[str, list[int]]:
-    reference = VideoReference(qwen2_5_vl)
-    return {name: reference.answer_media(case.prompt, case.images, case.frames) for name, case in CASES.items()}
+    reference = Reference(qwen2_5_vl)
+    return {name: reference.answer(case.prompt, case.images, case.frames) for name, case in CASES.items()}
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +87,8 @@ def test_two_ranks_give_the_same_tokens(qwen2_5_vl: SavedModel, expected: dict[s
 
 def test_qwen2_vl_takes_the_same_videos(tmp_path: Path) -> None:
     saved = save_qwen2_vl(tmp_path)
-    reference = VideoReference(saved)
-    answers = [reference.answer_media(case.prompt, case.images, case.frames) for case in CASES.values()]
+    reference = Reference(saved)
+    answers = [reference.answer(case.prompt, case.images, case.frames) for case in CASES.values()]
     with LLM(folder_of(saved), dtype="float32") as llm:
         assert tokens(llm, [case.input for case in CASES.values()]) == answers
 
@@ -129,10 +129,10 @@ def test_prompts_with_times_equal_hugging_face(family: str, tmp_path: Path) -> N
     clip = Frames(np.stack([decoded[index] for index in taken]), 2.0, [index / 10 for index in taken])
     frames = Frames(odd, 24.0, [index / 24 for index in range(5)])
     prompts = [f"a{video}b", f"{video}And {IMAGE * len(pictures)}, or {video}?"]
-    reference = VideoReference(saved)
+    reference = Reference(saved)
     expected = [
-        reference.answer_media(prompts[0], [], [clip]),
-        reference.answer_media(prompts[1], pictures, [frames, clip]),
+        reference.answer(prompts[0], [], [clip]),
+        reference.answer(prompts[1], pictures, [frames, clip]),
     ]
     data: list[dict[str, Any]] = [{"video": CLIP}, {"video": [odd, CLIP], "image": pictures}]
     inputs = [{"prompt": p, "multi_modal_data": d} for p, d in zip(prompts, data, strict=True)]
@@ -180,7 +180,7 @@ def test_the_openai_client_asks_about_a_video_and_a_picture(server: Server, qwen
         {"type": "image_url", "image_url": {"url": data_url(picture)}},
         {"type": "text", "text": "What happens?"},
     ]
-    reference = VideoReference(qwen2_5_vl)
+    reference = Reference(qwen2_5_vl)
     parts = [{"type": "video"}, {"type": "image"}, content[2]]
     prompt = reference.chat_prompt([{"role": "user", "content": parts}])
     client = server.client()
@@ -194,7 +194,7 @@ def test_the_openai_client_asks_about_a_video_and_a_picture(server: Server, qwen
             max_tokens=NUM_TOKENS,
             extra_body=extra,
         )
-        assert answer.choices[0].message.content == reference.text(reference.answer_media(prompt, [picture], [taken]))
+        assert answer.choices[0].message.content == reference.text(reference.answer(prompt, [picture], [taken]))
         assert answer.usage is not None
         details = answer.usage.prompt_tokens_details.model_extra["multimodal_tokens"]  # type: ignore[union-attr,index]
         assert details["video"] == -(-len(taken.pixels) // 2) * 6, "of each slice 3 x 2 tokens"
