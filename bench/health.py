@@ -1,6 +1,6 @@
 """Latency of ``/health`` while many large images are being processed.
 
-python bench/health.py [--images 32] [--width 4000] [--height 3000] [ARGUMENTS OF chiasm serve ...]
+python -m bench.health [--images 32] [--width 4000] [--height 3000] [ARGUMENTS OF chiasm serve ...]
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import httpcore2
 import msgspec
 import numpy as np
 from PIL import Image
-from serving import BenchServer
+
+from bench.serving import BenchServer
 
 
 def image_body(width: int, height: int, seed: int) -> bytes:

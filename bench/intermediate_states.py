@@ -1,6 +1,6 @@
 """Peak memory and copied bytes of gathering intermediate states of a tower: one tensor against stacking.
 
-python bench/intermediate_states.py [--rows 6432] [--dtype bfloat16]
+python -m bench.intermediate_states [--rows 6432] [--dtype bfloat16]
 
 The sizes are those of Llama 3.2 Vision's tower; a layer is an addition, so that only the states themselves count.
 Each form runs in a process of its own, whose highest resident memory is read from Linux.

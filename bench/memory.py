@@ -1,6 +1,6 @@
 """Memory of a server while distinct images go through it: it must be flat once the caches are full.
 
-python bench/memory.py [--num-images 10000] [--side 112] [--clients 4] [ARGUMENTS OF chiasm serve ...]
+python -m bench.memory [--num-images 10000] [--side 112] [--clients 4] [ARGUMENTS OF chiasm serve ...]
 
 The caches are made small unless the arguments say otherwise, so that they fill early and evict all the time.
 """
@@ -22,7 +22,8 @@ import msgspec
 import numpy as np
 import psutil
 from PIL import Image
-from serving import BenchServer
+
+from bench.serving import BenchServer
 
 _ROWS = 20  # of the table
 _SMALL_CACHES = (

@@ -1,6 +1,6 @@
 """Seconds from the start of ``chiasm serve`` to "ready" and to the first token of an answer about an image.
 
-python bench/startup.py [--runs 5] [ARGUMENTS OF chiasm serve ...]
+python -m bench.startup [--runs 5] [ARGUMENTS OF chiasm serve ...]
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import time
 import httpcore2
 import msgspec
 from PIL import Image
-from serving import BenchServer
+
+from bench.serving import BenchServer
 
 
 def first_token_seconds(url: str) -> float:

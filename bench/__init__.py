@@ -1,0 +1,1 @@
+"""Benchmarks and the comparison with Hugging Face, as commands: ``python -m bench.startup``."""
