@@ -21,7 +21,7 @@ from chiasm.schema.media import CanvasShape
 from chiasm.vision.cost import CostModel
 from chiasm.vision.plan import plan_vision
 from tests.checkpoints import SavedModel, save_llama4
-from tests.models.test_published_shapes import GLM, llama4, qwen2_vl, qwen3_vl
+from tests.models.test_published_shapes import GLM, llama4, mllama, qwen2_vl, qwen3_vl
 
 RATES = gpu_rates(tflops=500, link_gbs=400, link_us=10)
 SMALL = Workload("small", (((1, 16, 16), (3, 8, 8)),))
@@ -201,6 +201,7 @@ def test_a_file_of_grids_and_the_tower_of_a_checkpoint(
         qwen3_vl("Qwen3-VL-8B"),
         GLM["GLM-4.5V"],
         llama4("Llama-4-Scout-17B-16E-Instruct"),
+        mllama("Llama-3.2-11B-Vision-Instruct"),
     ],
     ids=lambda raw: raw["model_type"],
 )
