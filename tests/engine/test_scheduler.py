@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -238,21 +240,27 @@ _REQUESTS = st.lists(
         st.integers(1, 20),  # tokens of text
         st.lists(st.lists(st.tuples(st.sampled_from("uvwxyz"), st.just(0)), min_size=1, max_size=3), max_size=2),
         st.integers(1, 8),  # tokens of the answer
-        st.integers(0, 3),  # steps after which it arrives
-        st.booleans(),  # whether it is aborted later
+        st.integers(0, 3),  # steps before the next one arrives
+        st.none() | st.integers(0, 20),  # steps after which it is aborted, if it is
     ),
     min_size=1,
     max_size=8,
 )
 _SIZES = {key: size for size, key in enumerate("uvwxyz", start=1)}
+_STEPS_OF_EVENTS = 7 * 3 + 20 + 1
+# A unit is predicted to take from 2e-5 to 2e-4; None is the scheduler's own budget.
+_STEP_SECONDS = st.sampled_from([None, 1e-12, 5e-5, 1e-4, 3e-4])
 
 
 @settings(max_examples=200, deadline=None)
 @given(
     described=_REQUESTS,
     num_blocks=st.integers(12, 20),
+    num_seqs=st.integers(1, 6),
     tokens=st.integers(1, 24),
     patches=st.sampled_from([4, 16, 64]),
+    step_seconds=_STEP_SECONDS,
+    step_patches=st.sampled_from([None, 1, 8, 16]),
     encoder_rows=st.integers(6, 20),
     kept_rows=st.integers(0, 20),
     caches=st.booleans(),
@@ -260,10 +268,13 @@ _SIZES = {key: size for size, key in enumerate("uvwxyz", start=1)}
     attends=st.booleans(),
 )
 def test_everything_adds_up_whatever_comes(
-    described: list[tuple[int, list[list[tuple[str, int]]], int, int, bool]],
+    described: list[tuple[int, list[list[tuple[str, int]]], int, int, int | None]],
     num_blocks: int,
+    num_seqs: int,
     tokens: int,
     patches: int,
+    step_seconds: float | None,
+    step_patches: int | None,
     encoder_rows: int,
     kept_rows: int,
     caches: bool,
@@ -277,31 +288,33 @@ def test_everything_adds_up_whatever_comes(
         encoder_rows = max(encoder_rows, *map(_num_rows, requests))
     own = limits(
         num_blocks=num_blocks,
+        max_num_seqs=num_seqs,
         max_num_batched_tokens=tokens,
         max_num_batched_patches=patches,
+        encoder_step_seconds=step_seconds,
+        encoder_step_patches=step_patches,
         encoder_cache_bytes=encoder_rows * ROW_BYTES,
         encoder_kept_bytes=kept_rows * ROW_BYTES,
         enable_prefix_caching=caches,
     )
     scheduler, rank = Scheduler(own), MirrorRank(own, failing)
-    aborted = set()
+    arrivals = list(accumulate((entry[3] for entry in described[:-1]), initial=0))
+    aborts = [None if entry[4] is None else at + entry[4] for at, entry in zip(arrivals, described, strict=True)]
     deltas = {one.request_id: [] for one in requests}
-
-    def collect() -> None:
+    for now in range(_STEPS_OF_EVENTS):
+        for one, arrival, abort in zip(requests, arrivals, aborts, strict=True):
+            if now == arrival:
+                scheduler.add(one)
+            if now == abort:
+                scheduler.abort([one.request_id])
         for delta in scheduler.take_deltas():
             deltas[delta.request_id].append(delta)
-
-    for one, (_, _, _, delay, is_aborted) in zip(requests, described, strict=True):
-        scheduler.add(one)
-        for _ in range(delay):
-            if scheduler.has_work:
-                step(scheduler, rank)
-        if is_aborted and scheduler.has_work:
-            scheduler.abort([one.request_id])
-            aborted.add(one.request_id)
-    collect()
+        if scheduler.has_work:
+            plan = step(scheduler, rank)
+            assert plan.scheduled or plan.vision, "nothing is done, though there is work"
     for name, news in run_until_idle(scheduler, rank).items():
         deltas[name] += news
+    aborted = {one.request_id for one, abort in zip(requests, aborts, strict=True) if abort is not None}
     for one in requests:
         _check_answer(one, deltas[one.request_id], one.request_id in aborted, failing)
     stats = scheduler.stats()
