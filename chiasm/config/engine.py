@@ -102,7 +102,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         mm_encoder_cache_gb: features kept on each rank for when the same frame comes again, in GiB; 0 keeps only what
             live sequences are about to read, for which there is always room. The default holds 65,536 tokens of 2,048
             columns in two bytes, some hundred pictures: little beside the weights of a model of that width. Where
-            text attends to pictures from layers of its own, their keys and values get half of the KV cache's memory.
+            text attends to pictures from layers of its own, their keys and values get as much as half of the KV
+            cache's memory if that is more, and the KV cache lends what is missing.
         enable_prefix_caching: keep the blocks of ended sequences for prompts that begin alike.
         tensor_parallel_size: ranks.
         mm_encoder_tp_mode: how the encoder uses the ranks.

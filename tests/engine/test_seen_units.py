@@ -164,19 +164,26 @@ def test_images_that_can_not_all_be_kept_are_refused_with_both_numbers() -> None
     assert caught.value.param == "messages"
 
 
+_CANVAS = CanvasProcessorSpec(14, 1, 1, CanvasShape(3, 4))
+_UNIT_BYTES = _CANVAS.canvas.unit_rows * 32
+
+
+def _capacity(cache_bytes: int, own_bytes: int = 0, **settings: object) -> tuple[int, int]:
+    """Blocks, and bytes for images, where a unit takes ``_UNIT_BYTES`` and a block 10."""
+    facts = msgspec.structs.replace(info(0).facts, num_cross_layers=2, processor=_CANVAS)
+    assert facts.max_unit_tokens == _CANVAS.canvas.unit_rows == 64
+    config = EngineConfig(model="m", mm_encoder_cache_gb=own_bytes / 2**30, **settings)  # type: ignore[arg-type]
+    capacity = decide_capacity(config, [msgspec.structs.replace(info(cache_bytes), facts=facts)])
+    return capacity.num_blocks, capacity.encoder_cache_bytes
+
+
 def test_images_share_the_memory_of_the_cache_with_text() -> None:
     """Half of it, but no more than an image for each sequence, and never less than one image."""
-    facts = info(0).facts
-    tiles = CanvasShape(3, 4)
-    facts = msgspec.structs.replace(facts, num_cross_layers=2, processor=CanvasProcessorSpec(14, 1, 1, tiles))
-    unit_bytes = tiles.unit_rows * 32
-    assert facts.max_unit_tokens == tiles.unit_rows == 64
+    assert _capacity(10 * _UNIT_BYTES) == (5 * _UNIT_BYTES // 10, 5 * _UNIT_BYTES)
+    assert _capacity(10 * _UNIT_BYTES, max_num_seqs=2, max_model_len=32) == (4, 2 * _UNIT_BYTES)
+    assert _capacity(_UNIT_BYTES)[1] == _UNIT_BYTES
 
-    def decide(cache_bytes: int, **settings: object) -> tuple[int, int]:
-        config = EngineConfig(model="m", mm_encoder_cache_gb=0, **settings)  # type: ignore[arg-type]
-        capacity = decide_capacity(config, [msgspec.structs.replace(info(cache_bytes), facts=facts)])
-        return capacity.num_blocks, capacity.encoder_cache_bytes
 
-    assert decide(10 * unit_bytes) == (5 * unit_bytes // 10, 5 * unit_bytes)
-    assert decide(10 * unit_bytes, max_num_seqs=2, max_model_len=32) == (4, 2 * unit_bytes)
-    assert decide(unit_bytes)[1] == unit_bytes
+def test_the_cache_of_text_lends_only_what_the_encoders_own_lacks() -> None:
+    assert _capacity(10 * _UNIT_BYTES, 2 * _UNIT_BYTES) == (7 * _UNIT_BYTES // 10, 5 * _UNIT_BYTES)
+    assert _capacity(10 * _UNIT_BYTES, 8 * _UNIT_BYTES) == (10 * _UNIT_BYTES // 10, 8 * _UNIT_BYTES)

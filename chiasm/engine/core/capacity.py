@@ -37,13 +37,14 @@ def decide_capacity(config: EngineConfig, infos: Sequence[RankInfo]) -> Capacity
         UserError: if a sequence of the asked length doesn't fit, naming the flags to change.
     """
     poorest = min(infos, key=lambda info: info.cache_bytes // info.block_bytes)
-    seen = _seen_bytes(config, poorest)
-    num_fitting = (poorest.cache_bytes - seen) // poorest.block_bytes
+    own = round(config.mm_encoder_cache_gb * 2**30)  # beside the KV cache's memory
+    lent = max(0, _seen_bytes(config, poorest) - own)
+    num_fitting = (poorest.cache_bytes - lent) // poorest.block_bytes
     model_len = infos[0].facts.max_position_embeddings
     max_model_len, length_reason = _sequence_length(config, model_len, num_fitting * config.block_size, poorest)
     most_useful = config.max_num_seqs * -(-max_model_len // config.block_size)
     num_blocks = min(num_fitting, most_useful)
-    kept = max(seen, round(config.mm_encoder_cache_gb * 2**30))
+    kept = own + lent
     largest_item = _largest_item(infos[0].facts, max_model_len) * poorest.feature_row_bytes
     memory = num_blocks * poorest.block_bytes
     cache_reason = poorest.cache_reason if num_blocks == num_fitting else "all that max_num_seqs can use"
@@ -56,10 +57,11 @@ def decide_capacity(config: EngineConfig, infos: Sequence[RankInfo]) -> Capacity
 
 
 def _seen_bytes(config: EngineConfig, poorest: RankInfo) -> int:
-    """Memory for keys and values of images that text attends to, out of what there is for the cache.
+    """Memory for keys and values of images that text attends to; what the encoder's cache lacks, the KV cache lends.
 
     An image's weigh as much as those of a thousand tokens or more, and sequences keep them to their end: they get
-    half, or as much as all sequences could use with an image each. 0 where features take the place of tokens.
+    half of the KV cache's, or as much as all sequences could use with an image each. 0 where features take the
+    place of tokens.
     """
     if not poorest.facts.num_cross_layers:
         return 0
