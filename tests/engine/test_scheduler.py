@@ -132,6 +132,19 @@ def test_a_failed_unit_ends_its_requests_and_no_other() -> None:
     assert run_until_idle(scheduler, rank)["again"][-1].finish_reason == "length"
 
 
+def test_a_unit_that_fails_ahead_is_not_tried_again_while_its_sequence_waits() -> None:
+    own = limits(max_num_seqs=1, encoder_step_patches=64)
+    scheduler, rank = started(own, request("text", 4, max_tokens=20))
+    rank.failing.add("broken")
+    step(scheduler, rank)
+    scheduler.add(request("bad", 6, image(1, ("broken", 4)), first_token=300))
+    scheduler.add(request("good", 6, image(1, ("fine", 4)), first_token=500))
+    deltas = run_until_idle(scheduler, rank)
+    assert rank.num_encoded == {"broken": 1, "fine": 1}
+    assert [(delta.finish_reason, delta.error) for delta in deltas["bad"]] == [("error", "broken")]
+    assert deltas["good"][-1].finish_reason == deltas["text"][-1].finish_reason == "length"
+
+
 def test_an_abort_frees_everything_wherever_the_sequence_is() -> None:
     scheduler, rank = started(limits(max_num_seqs=1), request("runs", 6, image(0, ("k", 4))), request("waits", 6))
     step(scheduler, rank)

@@ -90,10 +90,12 @@ class Grant:
 
     Attributes:
         units: by key, those for sequences ahead last.
+        asked_by: the sequence that each was granted to, by key.
         seconds: predicted, by sequence; on one rank.
     """
 
     units: dict[str, Unit] = field(default_factory=dict)
+    asked_by: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -236,6 +238,7 @@ class EncoderPolicy:
         room.largest = max(room.largest, seconds)
         chosen.had += seconds
         grant.units[unit.key] = unit
+        grant.asked_by[unit.key] = chosen.claim.request_id
         grant.seconds[chosen.claim.request_id] = grant.seconds.get(chosen.claim.request_id, 0.0) + seconds
         return seconds
 

@@ -77,6 +77,7 @@ class Scheduler:
             limits.encoder_mode,
         )
         self._is_decoding = False  # in the step that is under way
+        self._asked_by: dict[str, str] = {}  # units that it may encode -> sequences
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._by_id: dict[str, Sequence] = {}
@@ -130,6 +131,7 @@ class Scheduler:
             grant = self._grant([claims.pop(0)], (), is_decoding=False)
             budget = self._fill(grant, started, scheduled)
         budget.keep_ahead(self._encoder_cache)
+        self._asked_by = grant.asked_by
         self._charge(grant, budget)
         plan = StepPlan(
             step=self._totals.steps,
@@ -156,7 +158,8 @@ class Scheduler:
             if scheduled.is_sampling:
                 self._append(sequence, sampled[sequence.request_id])
         for key in failed:
-            for holder in self._encoder_cache.forget(key):  # those that wait for more before their first token
+            # Those that wait for more before their first token, or can't start yet.
+            for holder in self._encoder_cache.forget(key) or [self._asked_by[key]]:
                 if holder in self._by_id:
                     reason = result.failed_units[key]
                     self._end(self._by_id[holder], SequenceDelta(holder, finish_reason="error", error=reason))
