@@ -8,6 +8,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chiasm.engine.scheduler.encoder_policy import NUM_RESTS
 from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
 from chiasm.schema.plan import StepPlan
 from chiasm.schema.request import EngineRequest
@@ -143,6 +144,19 @@ def test_a_unit_that_fails_ahead_is_not_tried_again_while_its_sequence_waits() -
     assert rank.num_encoded == {"broken": 1, "fine": 1}
     assert [(delta.finish_reason, delta.error) for delta in deltas["bad"]] == [("error", "broken")]
     assert deltas["good"][-1].finish_reason == deltas["text"][-1].finish_reason == "length"
+
+
+def test_units_kept_for_sequences_that_were_aborted_keep_no_room_from_others() -> None:
+    """Half of 16 rows are for units ahead."""
+    own = limits(max_num_seqs=1, encoder_step_patches=64)
+    scheduler, rank = started(own, request("text", 4, max_tokens=20))
+    step(scheduler, rank)
+    for name in ("gone", "next"):
+        scheduler.add(request(name, 9, image(1, (name, 7)), first_token=300))
+        for _ in range(NUM_RESTS + 1):
+            step(scheduler, rank)
+        assert name in rank.features
+        scheduler.abort([name])
 
 
 def test_an_abort_frees_everything_wherever_the_sequence_is() -> None:

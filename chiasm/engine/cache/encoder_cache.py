@@ -8,7 +8,7 @@ as so much may be kept; the least recently used go first.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 
@@ -73,6 +73,11 @@ class EncoderCache:
         evicted = self._add(key, num_rows)
         self._ahead[key] = self._entries[key].num_bytes
         return evicted
+
+    def keep_ahead_only(self, wanted: Collection[str]) -> None:
+        """Count other units as kept for nobody: the sequences that they were kept for don't need them any more."""
+        for key in [key for key in self._ahead if key not in wanted]:
+            del self._ahead[key]
 
     def pin(self, key: str, num_rows: int, holder: str) -> list[str]:
         """Keep a unit for a holder, making room for it if it is new.

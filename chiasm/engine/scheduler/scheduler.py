@@ -125,6 +125,7 @@ class Scheduler:
         started: list[StartedRequest] = []
         scheduled: list[ScheduledRequest] = []
         claims, ahead = self._claims()
+        self._encoder_cache.keep_ahead_only({need.unit.key for claim in (*claims, *ahead) for need in claim.needs})
         grant = self._grant(claims, ahead, is_decoding=self._is_decoding)
         budget = self._fill(grant, started, scheduled)
         while claims and not (scheduled or budget.units):  # that a step gets somewhere goes before how long it takes
