@@ -53,7 +53,9 @@ class Heads(nn.Module):
         with torch.no_grad():
             self.names.weight.copy_(torch.eye(WIDTH).repeat(3, 1))
         self.compared = nn.Linear(WIDTH, 2 + 3 * NUM_DIGITS)
-        nn.init.normal_(self.compared.weight, std=0.02)
+        self.dots = nn.Linear(TOWER_WIDTH, 2 * (len(COLOURS) + 1))
+        for head in (self.compared, self.dots):
+            nn.init.normal_(head.weight, std=0.02)
         self.name_ids = [speech.encode(name)[0] for name in NAMES]
         self.colour_ids = [speech.encode(colour)[0] for colour in COLOURS]
 
@@ -122,6 +124,7 @@ def losses(
     """The loss of a batch; ``help_weight`` is that of the scaffold."""
     patches, tokens = encode(model, batch)
     chars = _char_loss(heads, patches, torch.from_numpy(batch.chars))
+    chars = chars + _dot_loss(heads, patches, torch.from_numpy(batch.dots))
     known = _for_tower(torch.from_numpy(batch.facts))
     facts = (_fact_loss(model, heads, tokens, known) + _patch_fact_loss(heads, patches, known)) / 2
     dense = dense_weight * (chars + facts)
@@ -230,6 +233,18 @@ def _char_loss(heads: Heads, patches: Tensor, chars: Tensor) -> Tensor:
         return loss
     place_logits = heads.places(patches[inked]).float().view(-1, NUM_PLACES)
     return loss + F.cross_entropy(place_logits, places[inked].view(-1), ignore_index=NOT_ASKED)
+
+
+def _dot_loss(heads: Heads, patches: Tensor, dots: Tensor) -> Tensor:
+    """How badly the patches of scatter charts know where points are, and of which colour."""
+    scattered = (dots > 0).any(-1).any(-1)
+    if not scattered.any():
+        return torch.zeros(())
+    own = patches[scattered]
+    logits = heads.dots(F.rms_norm(own, own.shape[-1:])).float().view(-1, len(COLOURS) + 1)
+    weight = torch.ones(len(COLOURS) + 1)
+    weight[0] = _NONE_WEIGHT
+    return F.cross_entropy(logits, dots[scattered].view(-1), weight)
 
 
 def _fact_loss(model: Any, heads: Heads, tokens: Tensor, facts: Tensor) -> Tensor:

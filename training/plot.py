@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
-from chiasm.evals.charts.figure import font
+from chiasm.evals.charts.fonts import load_font
 from chiasm.evals.charts.words import COLOURS
 
 _WIDTH, _HEIGHT, _LEFT, _GAP = 900, 300, 50, 34
@@ -36,11 +36,11 @@ def read_log(path: Path) -> tuple[Series, Series]:
 
 def _panel(draw: ImageDraw.ImageDraw, top: int, title: str, series: Series, most: float, last: float) -> None:
     bottom, right = top + _HEIGHT - _GAP, _WIDTH - 160
-    draw.text((_LEFT, top - 20), title, fill="black", font=font(14))
+    draw.text((_LEFT, top - 20), title, fill="black", font=load_font(14))
     for share in (0, 0.25, 0.5, 0.75, 1):
         y = bottom - share * (bottom - top)
         draw.line((_LEFT, y, right, y), fill=(225, 225, 225))
-        draw.text((_LEFT - 6, y), f"{share * most:g}", fill="black", font=font(11), anchor="rm")
+        draw.text((_LEFT - 6, y), f"{share * most:g}", fill="black", font=load_font(11), anchor="rm")
     for index, (name, points) in enumerate(series.items()):
         colour = list(COLOURS.values())[index]
         places = [
@@ -48,8 +48,8 @@ def _panel(draw: ImageDraw.ImageDraw, top: int, title: str, series: Series, most
         ]
         if len(places) > 1:
             draw.line(places, fill=colour, width=2)
-        draw.text((right + 10, top + 16 * index), name, fill=colour, font=font(13))
-    draw.text((right, bottom + 4), f"step {last:g}", fill="black", font=font(11), anchor="ra")
+        draw.text((right + 10, top + 16 * index), name, fill=colour, font=load_font(13))
+    draw.text((right, bottom + 4), f"step {last:g}", fill="black", font=load_font(11), anchor="ra")
 
 
 def draw_log(log: Path, out: Path) -> None:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from chiasm.evals.charts.plan import ALL_KINDS, Scope
+from chiasm.evals.charts.fonts import PLAIN
+from chiasm.evals.charts.plan import ALL_KINDS, FULL, Scope
 from training.stream import Recipe
 
-_SMALL = Scope(("vertical bars", "horizontal bars"), min_cells=4, max_cells=5, max_marks=5, max_value=99)
+_SMALL = Scope(
+    ("vertical bars", "horizontal bars"), min_cells=4, max_cells=5, max_marks=5, max_value=99, faces=(PLAIN,)
+)
 _BARS = replace(_SMALL, kinds=("vertical bars", "horizontal bars", "grouped bars"), max_cells=6, max_marks=6)
 _MORE = replace(_BARS, kinds=(*_BARS.kinds, "table", "pie", "line"), max_cells=7, max_marks=8)
 _MOST = replace(_MORE, kinds=tuple(kind for kind in ALL_KINDS if kind != "clip"), max_cells=8, max_value=999)
-_FULL = replace(Scope(), kinds=ALL_KINDS)
+_FULL = replace(FULL, faces=(PLAIN,))
+_HARDER = replace(
+    FULL, kinds=(*ALL_KINDS, "scatter", "scatter", "horizontal bars", "table", "line"), small_share=0.35
+)
 _FOUR = Recipe(num_questions=4, glyph_share=0.05, legends="followed")
 _FINER = replace(_FOUR, look_ups=0.7, finer=True)
+_FINEST = replace(_FINER, scope=_HARDER, num_questions=8, yes_or_no=1.5, dots=True)
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,10 @@ STAGES = (
     Stage("full", 400, replace(_FINER, scope=_FULL), 0.5, rate=(0.15, 0.14)),
     Stage("asked more", 600, replace(_FINER, scope=_FULL, num_questions=6, yes_or_no=2.5), 0.5, rate=(0.14, 0.12304)),
     Stage("read again", 2000, replace(_FINER, scope=_FULL, num_questions=0), 1.0, rate=(0.12, 0.08)),
-    Stage("end", 2700, replace(_FINER, scope=_FULL, num_questions=8, yes_or_no=2.0), 0.7, rate=(0.09, 0.001)),
+    Stage("cooler", 2700, replace(_FINER, scope=_FULL, num_questions=8, yes_or_no=2.0), 0.7, rate=(0.09, 0.001)),
+    Stage("faces", 2500, replace(_FINEST, num_questions=0, glyph_share=0.15), 1.0, rate=(0.15, 0.11)),
+    Stage("asked again", 4000, _FINEST, 0.7, rate=(0.11, 0.06)),
+    Stage("end", 4500, _FINEST, 0.7, rate=(0.06, 0.001)),
 )
 WARM_UP = 60
 

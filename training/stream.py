@@ -14,9 +14,9 @@ from PIL import Image
 from chiasm.evals.charts.clips import MAX_FRAMES
 from chiasm.evals.charts.examples import MAX_CLIP_CELLS, Chart, held_out_seed, make_chart, train_seed
 from chiasm.evals.charts.figure import Figure, Mark
-from chiasm.evals.charts.plan import CELL, FULL, Scope
+from chiasm.evals.charts.plan import CELL, FULL, Scope, draw_font
 from chiasm.evals.charts.questions import Question, Subject, ask
-from chiasm.evals.charts.words import LABELS
+from chiasm.evals.charts.words import COLOURS, LABELS
 from training.facts import NOT_ASKED, NUM_FACTS, Array, Legends, fact_targets, pair, pointers
 from training.tokens import Speech
 
@@ -25,6 +25,7 @@ NUM_PLACES = 3
 _PATCH = CELL // 2
 _PER_BATCH = 256  # seeds set aside for a batch
 _NOTHING = Subject("", "", ())
+_DOT_CLASS = {colour: index + 1 for index, colour in enumerate(COLOURS)}
 _CHAR_CLASS = {char: index + 1 for index, char in enumerate(CHARS)}
 
 
@@ -42,6 +43,7 @@ class Recipe:
         snap_share: how much of these have their glyphs on the lattice of patches.
         legends: what is told of the entries of a legend.
         finer: whether names that are absent, and two elements that are compared, have targets of their own.
+        dots: whether scattered points have targets of their own.
     """
 
     scope: Scope = FULL
@@ -53,6 +55,7 @@ class Recipe:
     snap_share: float = 0.0
     legends: Legends = "ignored"
     finer: bool = False
+    dots: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Batch:
         pixels: [B * F, n, 588] uint8 patches in the order of merge blocks.
         chars: [B * F, n, 4] the glyph in the left and right half of each patch, 0 for none, and the places of both in
             their numbers; ``NOT_ASKED`` for what is no digit.
+        dots: [B * F, n, 2] the colour of a scattered point in the left and right half of each patch, 0 for none.
         facts: [B * F, m, 8] what is known of the element at each token.
         ids: [B, L] text.
         places: [3, B, L] rotary positions.
@@ -81,6 +85,7 @@ class Batch:
     columns: int
     pixels: npt.NDArray[np.uint8]
     chars: Array
+    dots: Array
     facts: Array
     ids: Array
     places: Array
@@ -113,7 +118,7 @@ def _batch(seeds: Sequence[int], recipe: Recipe, speech: Speech) -> Batch:
     kinds: list[list[tuple[str, str]]] = []
     for own in (Random(seed) for seed in seeds[:count]):
         if num_frames == 1 and own.random() < recipe.glyph_share:
-            figures.append(glyph_figure(own, size, own.random() < recipe.snap_share))
+            figures.append(glyph_figure(own, size, own.random() < recipe.snap_share, scope))
             facts.append(fact_targets(figures[-1], _NOTHING, (), recipe.legends))
             asked.append((_NOTHING, []))
             kinds.append([])
@@ -127,8 +132,11 @@ def _batch(seeds: Sequence[int], recipe: Recipe, speech: Speech) -> Batch:
         kinds.append([(chart.subject.kind, question.kind) for question in questions])
     pixels = np.stack([patchify(figure.image) for figure in figures])
     chars = np.stack([glyph_targets(figure) for figure in figures])
+    dots = np.stack([dot_targets(figure) for figure in figures])
+    if not recipe.dots:
+        dots[:] = 0
     texts = pack(asked, size, num_frames, speech, finer=recipe.finer)
-    return Batch(2 * size[1], 2 * size[0], pixels, chars, np.stack(facts), *texts, kinds)
+    return Batch(2 * size[1], 2 * size[0], pixels, chars, dots, np.stack(facts), *texts, kinds)
 
 
 def _common(rng: Random, scope: Scope) -> tuple[Scope, tuple[int, int], int]:
@@ -148,10 +156,10 @@ def _known_marks(chart: Chart) -> list[Sequence[Mark]]:
     return [chart.subject.before, *[()] * (len(chart.figures) - 2), chart.subject.marks]
 
 
-def glyph_figure(rng: Random, size: tuple[int, int], snapped: bool) -> Figure:
+def glyph_figure(rng: Random, size: tuple[int, int], snapped: bool, scope: Scope) -> Figure:
     """Lines of random text."""
     figure = Figure(size[0] * CELL, size[1] * CELL, rng)
-    type_size = rng.randint(11, 16)
+    font = draw_font(rng, scope, 16)
     if rng.random() < 0.3:
         figure.background, figure.ink = (60, 60, 60), figure.ink
         paint = tuple(rng.randint(110, 255) for _ in range(3))
@@ -161,14 +169,14 @@ def glyph_figure(rng: Random, size: tuple[int, int], snapped: bool) -> Figure:
             shift = rng.choice((0.25, 0.5, 0.75))
             for column in range(figure.width // _PATCH):
                 if rng.random() < 0.7:
-                    figure.text((column + shift) * _PATCH, middle, _random_word(rng)[0], type_size)
+                    figure.text((column + shift) * _PATCH, middle, _random_word(rng)[0], font)
         return figure
     line = rng.uniform(7, 14)
     while line < figure.height - 6:
         x = rng.uniform(1, 20)
         while x < figure.width - 24:
-            x = figure.text(x, line, _random_word(rng), type_size, align="left").right + rng.uniform(4, 20)
-        line += type_size * rng.uniform(1.1, 1.8)
+            x = figure.text(x, line, _random_word(rng), font, align="left").right + rng.uniform(4, 20)
+        line += font.size * rng.uniform(1.1, 1.8)
     return figure
 
 
@@ -205,6 +213,14 @@ def glyph_targets(figure: Figure) -> Array:
             at = grid[int(y) // _PATCH, int(x) // _PATCH]
             at[half] = _CHAR_CLASS.get(char, 0)
             at[half + 2] = place if 0 <= place < NUM_PLACES else NOT_ASKED
+    return _in_blocks(grid)
+
+
+def dot_targets(figure: Figure) -> Array:
+    """[n, 2] the colour of the scattered point that has its centre in the left and right half of each patch."""
+    grid = np.zeros((figure.height // _PATCH, figure.width // _PATCH, 2), np.int64)
+    for colour, x, y in figure.dots:
+        grid[int(y) // _PATCH, int(x) // _PATCH, int(x % _PATCH >= _PATCH / 2)] = _DOT_CLASS[colour]
     return _in_blocks(grid)
 
 

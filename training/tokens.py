@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from chiasm.evals.charts.examples import make_chart, train_seed
+from chiasm.evals.charts.fonts import PLAIN
+from chiasm.evals.charts.plan import FULL
 from chiasm.evals.charts.questions import ask
 from chiasm.evals.charts.words import COLOURS, LABELS, TOPICS
 
@@ -69,7 +72,7 @@ def _corpus() -> list[str]:
     )
     for index in range(_CORPUS_CHARTS):
         rng = Random(train_seed(index))
-        chart = make_chart(rng)
+        chart = make_chart(rng, replace(FULL, faces=(PLAIN,)))
         for question in ask(chart.subject, rng, 4):
             texts += [question.text, question.answer]
     return texts

@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from chiasm.evals.charts.bars import paint_vertical
-from chiasm.evals.charts.figure import Figure, Mark, text_width
+from chiasm.evals.charts.figure import Figure, Mark
 from chiasm.evals.charts.plan import Scope, Sketch, draw_marks
 
 MAX_FRAMES = 3
@@ -16,11 +16,11 @@ def draw_clip(
     rng: Random, scope: Scope, sketch: Sketch, num_frames: int
 ) -> tuple[tuple[Figure, ...], list[Mark], list[Mark]]:
     """Frames, and the elements as they are in the first and in the last of them."""
-    size = sketch.font_size
+    font = sketch.font
     room = sketch.width - 8
-    most = min(scope.max_marks, 5, int(room / (text_width("88", size) + 5)))
+    most = min(scope.max_marks, 5, int(room / (font.getlength("88") + 5)))
     count = rng.randint(2, max(2, most))
-    before = draw_marks(rng, replace(scope, max_value=60), count, room / count - 3, size)
+    before = draw_marks(rng, replace(scope, max_value=60), count, room / count - 3, font)
     grown = rng.randrange(count)
     others = {mark.value for mark in before}
     low = before[grown].value + 8

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from random import Random
 from typing import Literal, NamedTuple
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
+from PIL.ImageFont import FreeTypeFont
 
 Rgb = tuple[int, int, int]
 Align = Literal["left", "middle", "right"]
@@ -29,6 +29,14 @@ class Glyph(NamedTuple):
     x: float
     y: float
     place: int = -1
+
+
+class Dot(NamedTuple):
+    """A drawn point of a scatter chart, or of its legend: the name of its colour, and its centre."""
+
+    colour: str
+    x: float
+    y: float
 
 
 class Region(NamedTuple):
@@ -56,19 +64,6 @@ class Mark:
     series: str = ""
 
 
-@lru_cache(maxsize=64)
-def font(size: int) -> ImageFont.FreeTypeFont:
-    """Pillow's own typeface."""
-    face = ImageFont.load_default(size)
-    assert isinstance(face, ImageFont.FreeTypeFont)
-    return face
-
-
-def text_width(text: str, size: int) -> float:
-    """How wide a line of text is."""
-    return font(size).getlength(text)
-
-
 class Figure:
     """An image in the making.
 
@@ -85,21 +80,21 @@ class Figure:
         self.image = Image.new("RGB", (width, height), self.background)
         self.draw = ImageDraw.Draw(self.image)
         self.glyphs: list[Glyph] = []
+        self.dots: list[Dot] = []
         self.regions: list[Region] = []
         self.width, self.height = width, height
 
     def text(
-        self, x: float, y: float, text: str, size: int, *, align: Align = "middle", mark: int | None = None
+        self, x: float, y: float, text: str, font: FreeTypeFont, *, align: Align = "middle", mark: int | None = None
     ) -> Box:
         """Draw a line of text whose middle height is ``y``, and remember its glyphs."""
-        face = font(size)
-        width = face.getlength(text)
+        width, size = font.getlength(text), font.size
         left = round({"left": x, "middle": x - width / 2, "right": x - width}[align])
-        self.draw.text((left, round(y)), text, fill=self.ink, font=face, anchor="lm")
+        self.draw.text((left, round(y)), text, fill=self.ink, font=font, anchor="lm")
         box = Box(left, y - size / 2, left + width, y + size / 2)
         start = 0.0
         for index, char in enumerate(text):
-            end = face.getlength(text[: index + 1])
+            end = font.getlength(text[: index + 1])
             if char != " ":
                 place = len(text) - 1 - index if text.isdigit() else -1
                 self.glyphs.append(Glyph(char, left + (start + end) / 2, y, place))
@@ -111,6 +106,13 @@ class Figure:
     def area(self, mark: int, box: Box) -> None:
         """Remember that an area belongs to an element."""
         self.regions.append(Region(mark, box, is_text=False))
+
+    def dot(self, x: float, y: float, colour: str, fill: Rgb) -> Box:
+        """Draw a point of 8 pixels, and remember it."""
+        box = Box(x - 4, y - 4, x + 4, y + 4)
+        self.draw.ellipse(box, fill=fill)
+        self.dots.append(Dot(colour, x, y))
+        return box
 
     def line(self, *points: tuple[float, float], width: int = 1, fill: Rgb | None = None) -> None:
         """Draw a line through points."""

@@ -6,17 +6,19 @@ import math
 from dataclasses import replace
 from random import Random
 
-from chiasm.evals.charts.figure import Box, Figure, Mark, text_width
+from PIL.ImageFont import FreeTypeFont
+
+from chiasm.evals.charts.figure import Box, Figure, Mark
 from chiasm.evals.charts.plan import Scope, Sketch, draw_colours, draw_marks, paint_title, tone
 
 
 def draw_table(rng: Random, scope: Scope, sketch: Sketch) -> tuple[Figure, list[Mark]]:
     """Rows of a label and a value."""
-    size = sketch.font_size
+    font, size = sketch.font, sketch.font.size
     top = size * 1.5 if sketch.title else 3.0
     most = min(scope.max_marks, int((sketch.height - top - 4) / (size + 4)))
     count = rng.randint(2, max(2, most))
-    marks = [replace(mark, colour="") for mark in draw_marks(rng, scope, count, sketch.width * 0.45, size)]
+    marks = [replace(mark, colour="") for mark in draw_marks(rng, scope, count, sketch.width * 0.45, font)]
     figure = Figure(sketch.width, sketch.height, rng)
     paint_title(figure, sketch)
     row = min((sketch.height - top - 4) / count, size * rng.uniform(1.3, 2.6))
@@ -25,8 +27,8 @@ def draw_table(rng: Random, scope: Scope, sketch: Sketch) -> tuple[Figure, list[
     for index, mark in enumerate(marks):
         middle = top + row * (index + 0.5)
         figure.area(index, Box(left, middle - row / 2, right, middle + row / 2))
-        figure.text(left + 4, middle, mark.label, size, align="left", mark=index)
-        figure.text(right - 4, middle, str(mark.value), size, align="right", mark=index)
+        figure.text(left + 4, middle, mark.label, font, align="left", mark=index)
+        figure.text(right - 4, middle, str(mark.value), font, align="right", mark=index)
         figure.line((left, middle + row / 2), (right, middle + row / 2))
     for x in (left, border, right):
         figure.line((x, top), (x, top + row * count))
@@ -36,12 +38,12 @@ def draw_table(rng: Random, scope: Scope, sketch: Sketch) -> tuple[Figure, list[
 
 def draw_pie(rng: Random, scope: Scope, sketch: Sketch) -> tuple[Figure, list[Mark]]:
     """Slices with label and value on them, none of them tiny."""
-    size = sketch.font_size
-    top = size * 1.5 if sketch.title else 3.0
+    font = sketch.font
+    top = font.size * 1.5 if sketch.title else 3.0
     radius = min(sketch.width, sketch.height - top) / 2 - 3
     most = max(2, min(scope.max_marks, 6, int(radius / 14)))
     count = rng.randint(2, most)
-    marks = draw_marks(rng, scope, count, radius * 0.7, size)
+    marks = draw_marks(rng, scope, count, radius * 0.7, font)
     while len({mark.colour for mark in marks}) < count:
         marks = [replace(m, colour=c) for m, c in zip(marks, draw_colours(rng, count), strict=True)]
     low = rng.randint(10, 30)
@@ -50,14 +52,14 @@ def draw_pie(rng: Random, scope: Scope, sketch: Sketch) -> tuple[Figure, list[Ma
     figure = Figure(sketch.width, sketch.height, rng)
     paint_title(figure, sketch)
     middle = (sketch.width / 2, top + (sketch.height - top) / 2)
-    _paint_slices(figure, marks, rng, middle, radius, size)
+    _paint_slices(figure, marks, rng, middle, radius, font)
     return figure, marks
 
 
 def _paint_slices(
-    figure: Figure, marks: list[Mark], rng: Random, middle: tuple[float, float], radius: float, size: int
+    figure: Figure, marks: list[Mark], rng: Random, middle: tuple[float, float], radius: float, font: FreeTypeFont
 ) -> None:
-    x, y = middle
+    (x, y), size = middle, font.size
     ends = [rng.uniform(0, 360)]
     total = sum(mark.value for mark in marks)
     figure.ink = (0, 0, 0)
@@ -70,18 +72,18 @@ def _paint_slices(
         angle = math.radians((ends[index] + ends[index + 1]) / 2)
         at_x, at_y = x + 0.62 * radius * math.cos(angle), y + 0.62 * radius * math.sin(angle)
         figure.area(index, Box(at_x - radius / 4, at_y - radius / 4, at_x + radius / 4, at_y + radius / 4))
-        figure.text(at_x, at_y - size * 0.55, mark.label, size, mark=index)
-        figure.text(at_x, at_y + size * 0.55, str(mark.value), size, mark=index)
+        figure.text(at_x, at_y - size * 0.55, mark.label, font, mark=index)
+        figure.text(at_x, at_y + size * 0.55, str(mark.value), font, mark=index)
 
 
 def draw_line(rng: Random, scope: Scope, sketch: Sketch) -> tuple[Figure, list[Mark]]:
     """One line of points, each with its value above and its label on the axis below."""
-    size = sketch.font_size
+    font, size = sketch.font, sketch.font.size
     room = sketch.width - 8
-    most = min(scope.max_marks, int(room / (text_width("88", size) + 6)))
+    most = min(scope.max_marks, int(room / (font.getlength("88") + 6)))
     count = rng.randint(2, max(2, most))
     slot = room / count
-    marks = [replace(mark, colour="") for mark in draw_marks(rng, scope, count, slot - 3, size)]
+    marks = [replace(mark, colour="") for mark in draw_marks(rng, scope, count, slot - 3, font)]
     figure = Figure(sketch.width, sketch.height, rng)
     top = paint_title(figure, sketch) + size * 1.5
     base = sketch.height - size * 1.6
@@ -95,17 +97,17 @@ def draw_line(rng: Random, scope: Scope, sketch: Sketch) -> tuple[Figure, list[M
     for index, (mark, (x, y)) in enumerate(zip(marks, points, strict=True)):
         figure.draw.ellipse((x - 3, y - 3, x + 3, y + 3), fill=paint)
         figure.area(index, Box(x - slot / 3, y, x + slot / 3, base))
-        figure.text(x, y - size * 0.85, str(mark.value), size, mark=index)
-        figure.text(x, base + size * 0.85, mark.label, size, mark=index)
+        figure.text(x, y - size * 0.85, str(mark.value), font, mark=index)
+        figure.text(x, base + size * 0.85, mark.label, font, mark=index)
     figure.line((3, base), (sketch.width - 3, base))
     return figure, marks
 
 
 def draw_scatter(rng: Random, scope: Scope, sketch: Sketch) -> tuple[Figure, list[Mark]]:
     """Points in groups of a colour; the value of a group is how many points it has, and a legend names it."""
-    size = sketch.font_size
+    font, size = sketch.font, sketch.font.size
     count = rng.randint(2, 3)
-    labels = [mark.label for mark in draw_marks(rng, scope, count, (sketch.width - 8) / count - size * 1.2, size)]
+    labels = [mark.label for mark in draw_marks(rng, scope, count, (sketch.width - 8) / count - size * 1.2, font)]
     colours = draw_colours(rng, count)
     while len(set(colours)) < count:
         colours = draw_colours(rng, count)
@@ -118,12 +120,11 @@ def draw_scatter(rng: Random, scope: Scope, sketch: Sketch) -> tuple[Figure, lis
     for index, mark in enumerate(marks):
         paint = tone(rng, mark.colour)
         left, y = 5 + index * step, top - size * 0.7
-        figure.draw.ellipse((left, y - 4, left + 8, y + 4), fill=paint)
-        figure.text(left + 11, y, mark.label, size, align="left", mark=index)
+        figure.dot(left + 4, y, mark.colour, paint)
+        figure.text(left + 11, y, mark.label, font, align="left", mark=index)
         for _ in range(mark.value):
             x, y = places.pop()
-            figure.draw.ellipse((x - 4, y - 4, x + 4, y + 4), fill=paint)
-            figure.area(index, Box(x - 4, y - 4, x + 4, y + 4))
+            figure.area(index, figure.dot(x, y, mark.colour, paint))
     figure.line((6, top), (6, sketch.height - 6), (sketch.width - 4, sketch.height - 6))
     return figure, marks
 

@@ -1,4 +1,4 @@
-"""What a chart will show, drawn by lot before anything is painted: size, title, elements, type size."""
+"""What a chart will show, drawn by lot before anything is painted: size, title, elements, lettering."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from chiasm.evals.charts.figure import Figure, Mark, Rgb, text_width
+from PIL.ImageFont import FreeTypeFont
+
+from chiasm.evals.charts.figure import Figure, Mark, Rgb
+from chiasm.evals.charts.fonts import FACES, load_font
 from chiasm.evals.charts.words import COLOURS, LABEL_FAMILIES, TOPICS, YEARS
 
 TITLE = -1
@@ -31,7 +34,9 @@ class Scope:
         max_cells: the longest side.
         max_marks: the most elements.
         max_value: the largest number.
+        small_share: share of the charts whose numbers stay below 100 though they may be larger.
         families: where labels are from.
+        faces: which typefaces are used, one in a chart.
     """
 
     kinds: tuple[str, ...] = ALL_KINDS
@@ -39,7 +44,9 @@ class Scope:
     max_cells: int = 12
     max_marks: int = 8
     max_value: int = 999
+    small_share: float = 0.6
     families: tuple[str, ...] = tuple(LABEL_FAMILIES)
+    faces: tuple[str, ...] = FACES
 
 
 FULL = Scope()
@@ -48,16 +55,16 @@ FULL = Scope()
 
 @dataclass(frozen=True)
 class Sketch:
-    """What a figure starts from: its size and type size, the title or ""."""
+    """What a figure starts from: its size and lettering, the title or ""."""
 
     width: int
     height: int
-    font_size: int
+    font: FreeTypeFont
     title: str
 
 
 def draw_sketch(rng: Random, scope: Scope, size: tuple[int, int] | None) -> Sketch:
-    """Draw size, type size and title by lot.
+    """Draw size, lettering and title by lot.
 
     Args:
         rng: where the lots come from.
@@ -66,36 +73,42 @@ def draw_sketch(rng: Random, scope: Scope, size: tuple[int, int] | None) -> Sket
     """
     columns, rows = size or (rng.randint(scope.min_cells, scope.max_cells) for _ in range(2))
     width, height = columns * CELL, rows * CELL
-    font_size = rng.randint(11, 11 + min(5, (min(columns, rows) - 3)))
+    font = draw_font(rng, scope, 11 + min(5, min(columns, rows) - 3))
     title = ""
     if height >= 5 * CELL and rng.random() < 0.6:
         title = rng.choice(TOPICS) + (f" {rng.choice(YEARS)}" if rng.random() < 0.5 else "")
-        if text_width(title, font_size) > width - 6:
+        if font.getlength(title) > width - 6:
             title = ""
-    return Sketch(width, height, font_size, title)
+    return Sketch(width, height, font, title)
 
 
-def draw_marks(rng: Random, scope: Scope, count: int, room: float, font_size: int) -> list[Mark]:
+def draw_font(rng: Random, scope: Scope, largest: int) -> FreeTypeFont:
+    """Draw type size and typeface by lot; a scope of one typeface takes no lot for it."""
+    size = rng.randint(11, largest)
+    return load_font(size, rng.choice(scope.faces) if len(scope.faces) > 1 else scope.faces[0])
+
+
+def draw_marks(rng: Random, scope: Scope, count: int, room: float, font: FreeTypeFont) -> list[Mark]:
     """Elements whose labels and values are at most ``room`` pixels wide.
 
     Labels and values of one chart differ from each other, and so do colours while there are enough.
     """
-    families = [name for name in scope.families if _fits(LABEL_FAMILIES[name], count, room, font_size)]
+    families = [name for name in scope.families if _fits(LABEL_FAMILIES[name], count, room, font)]
     labels = rng.sample(LABEL_FAMILIES[rng.choice(families or ["letter"])], count)
     if rng.random() < 0.3:
         labels.sort()
     limit = scope.max_value
-    while limit > 99 and text_width("8" * len(str(limit)), font_size) > room:
+    while limit > 99 and font.getlength("8" * len(str(limit))) > room:
         limit = 99
-    if limit > 99 and rng.random() < 0.6:
+    if limit > 99 and rng.random() < scope.small_share:
         limit = 99
     values = rng.sample(range(1, limit + 1), count)
     colours = draw_colours(rng, count)
     return [Mark(*fields) for fields in zip(labels, values, colours, strict=True)]
 
 
-def _fits(family: Sequence[str], count: int, room: float, font_size: int) -> bool:
-    return len(family) >= count and max(text_width(label, font_size) for label in family) <= room
+def _fits(family: Sequence[str], count: int, room: float, font: FreeTypeFont) -> bool:
+    return len(family) >= count and max(font.getlength(label) for label in family) <= room
 
 
 def draw_colours(rng: Random, count: int) -> list[str]:
@@ -115,5 +128,5 @@ def paint_title(figure: Figure, sketch: Sketch) -> float:
     """Draw the title and return the height at which the chart may begin."""
     if not sketch.title:
         return 3.0
-    figure.text(sketch.width / 2, sketch.font_size * 0.8, sketch.title, sketch.font_size, mark=TITLE)
-    return sketch.font_size * 1.5
+    figure.text(sketch.width / 2, sketch.font.size * 0.8, sketch.title, sketch.font, mark=TITLE)
+    return sketch.font.size * 1.5
