@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from chiasm.evals.charts.fonts import FACES
 from chiasm.evals.charts.words import LABELS
 from chiasm.evals.scores import Score
 
@@ -26,8 +27,8 @@ simple charts. It ships with `chiasm` so that a server can be tried, and its acc
 **What it is for:** charts as the seeded generator of `chiasm.evals.charts` draws them (bars, tables, lines, pies,
 scattered points, short clips given as several pictures; 112 to 336 pixels a side; names from a closed list of
 {num_labels}, numbers up to 999), and questions in the words of that generator, such as "What is the value of Rome?",
-"Which bar is the largest?" or "How many bars are there?". All is in one typeface, and but for scattered points, which
-are counted, every value is printed beside what it belongs to.
+"Which bar is the largest?" or "How many bars are there?". There are {num_faces} typefaces, one in a chart, and
+but for scattered points, which are counted, every value is printed beside what it belongs to.
 
 **What it can't do:** anything else. It knows no other words, does not converse, and reads other charts by luck.
 {weak}
@@ -63,8 +64,8 @@ def card(report: dict[str, Any], trained: str, agreement: str) -> str:
     for kind, score in scores.items():
         accuracy = f"{100 * score.accuracy:.1f} ± {100 * score.standard_error:.1f} %"
         lines.append(f"| {kind} | {score.asked} | {accuracy} |")
-    texts = {"trained": _wrapped(trained), "weak": _wrapped(_weak(scores))}
-    head = _HEAD.format(num_labels=len(LABELS), limit=report["limit"], seed=report["seed"], **texts)
+    numbers = {"num_labels": len(LABELS), "num_faces": len(FACES), "limit": report["limit"], "seed": report["seed"]}
+    head = _HEAD.format(**numbers, trained=_wrapped(trained), weak=_wrapped(_weak(scores)))
     return head + "\n".join(lines) + f"\n\n{_wrapped(agreement)}"
 
 

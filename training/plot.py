@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from chiasm.evals.charts.words import COLOURS
 
 _WIDTH, _HEIGHT, _LEFT, _GAP = 900, 300, 50, 34
 _LOSSES = ("answers", "facts", "chars")
-_KINDS = ("all", "value by label", "value by color", "largest", "smallest", "largest value", "count", "comparison")
+_KINDS = ("all", "value by label", "value by color", "largest", "smallest", "smallest value", "count", "scatter")
+_LONGEST_STRETCH = 600
+"""Steps between two points that are joined by a line; further apart nothing was measured."""
 Series = dict[str, list[tuple[float, float]]]
 
 
@@ -43,11 +46,13 @@ def _panel(draw: ImageDraw.ImageDraw, top: int, title: str, series: Series, most
         draw.text((_LEFT - 6, y), f"{share * most:g}", fill="black", font=load_font(11), anchor="rm")
     for index, (name, points) in enumerate(series.items()):
         colour = list(COLOURS.values())[index]
-        places = [
-            (_LEFT + x / last * (right - _LEFT), bottom - min(y, most) / most * (bottom - top)) for x, y in points
-        ]
-        if len(places) > 1:
-            draw.line(places, fill=colour, width=2)
+        for (x, y), (next_x, next_y) in pairwise(points):
+            if next_x - x <= _LONGEST_STRETCH:
+                ends = [
+                    (_LEFT + at / last * (right - _LEFT), bottom - min(height, most) / most * (bottom - top))
+                    for at, height in ((x, y), (next_x, next_y))
+                ]
+                draw.line(ends, fill=colour, width=2)
         draw.text((right + 10, top + 16 * index), name, fill=colour, font=load_font(13))
     draw.text((right, bottom + 4), f"step {last:g}", fill="black", font=load_font(11), anchor="ra")
 

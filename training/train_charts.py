@@ -50,10 +50,9 @@ class _Means:
         self.steps += 1
         self.images += len(batch.pixels)
 
-    def take(self) -> dict[str, float]:
+    def rounded(self) -> dict[str, float]:
         means = {name: round(total / self.steps, 4) for name, total in zip(Losses._fields, self.sums, strict=True)}
         means["images_per_s"] = round(self.images / (time.monotonic() - self.since), 1)
-        self.__init__()  # type: ignore[misc]
         return means
 
 
@@ -76,7 +75,8 @@ def train(run: Run, seconds: float, stages: tuple[Stage, ...]) -> None:
             run.step += 1
             means.add(parts, batch)
             if run.step % _LOG_EVERY == 0:
-                run.log({"step": run.step, "stage": at.stage.name, "time": round(time.time()), **means.take()})
+                run.log({"step": run.step, "stage": at.stage.name, "time": round(time.time()), **means.rounded()})
+                means = _Means()
             if run.step % _WATCH_EVERY == 0 and at.recipe.num_questions:
                 run.log({"step": run.step, "stage": at.stage.name, "held_out": accuracy(run, at.recipe, 8)})
             if time.monotonic() - saved > _SAVE_EVERY:

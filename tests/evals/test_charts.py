@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from chiasm.evals.charts.examples import Chart, held_out_seed, make_chart, make_example, train_seed
-from chiasm.evals.charts.plan import ALL_KINDS, CELL, FULL, Scope
+from chiasm.evals.charts.fonts import FACES
+from chiasm.evals.charts.plan import ALL_KINDS, CELL, FULL, Scope, draw_sketch
 from chiasm.evals.charts.questions import ask
 from chiasm.evals.charts.words import COLOURS, LABEL_FAMILIES, LABELS, TOPICS
 
@@ -61,6 +62,21 @@ def test_each_kind_fits_its_picture(kind: str, cells: int) -> None:
         for glyph in chart.figures[-1].glyphs:
             assert 0 <= glyph.x < chart.figures[-1].width, (seed, glyph)
             assert 0 <= glyph.y < chart.figures[-1].height, (seed, glyph)
+
+
+def test_each_typeface_looks_different_and_changes_nothing_else() -> None:
+    drawn = {}
+    for face in FACES:
+        scope = Scope(kinds=("table",), families=("letter",), faces=(face,))
+        chart = make_chart(Random(2), scope, (12, 12))
+        drawn[chart.figures[0].image.tobytes()] = chart.subject
+    assert len(drawn) == len(FACES)
+    assert len({str(subject) for subject in drawn.values()}) == 1
+
+
+def test_the_full_range_has_all_typefaces() -> None:
+    faces = {draw_sketch(Random(seed), FULL, None).font.getname() for seed in range(60)}
+    assert len(faces) == len(FACES)
 
 
 def test_each_printed_number_is_a_value_of_its_mark() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import fields
 from random import Random
 
 import numpy as np
@@ -13,10 +15,11 @@ from chiasm.config.built_in import BUILT_IN_FOLDER
 from chiasm.evals.charts.examples import make_chart
 from chiasm.evals.charts.plan import Scope
 from chiasm.evals.charts.questions import ask
+from chiasm.evals.charts.words import COLOURS
 from training.check import differences
 from training.facts import ENTRY, NOT_ASKED, fact_targets, pair, pointers
 from training.stages import STAGES, now
-from training.stream import Recipe, train_batch
+from training.stream import Batch, Recipe, dot_targets, train_batch
 from training.tokens import Speech, make_tokenizer
 
 
@@ -45,6 +48,17 @@ def test_elements_and_entries_of_a_legend_have_the_same_numbers() -> None:
         assert set(entries[entries > 0]) == set(-entries[entries < 0])
 
 
+def test_scattered_points_are_where_their_patches_say() -> None:
+    for seed in range(20):
+        figure = make_chart(Random(seed), Scope(kinds=("scatter",)), (9, 7)).figures[0]
+        targets = dot_targets(figure)
+        assert targets.shape == (9 * 7 * 4, 2)
+        counts = Counter(dot.colour for dot in figure.dots)
+        shown = {colour: int((targets == index).sum()) for index, colour in enumerate(COLOURS, 1)}
+        assert all(shown[colour] <= counts[colour] for colour in COLOURS)
+        assert sum(shown.values()) >= 0.9 * len(figure.dots)
+
+
 def test_pairs() -> None:
     chart = make_chart(Random(3), Scope(kinds=("table",)), (8, 8))
     for question in ask(chart.subject, Random(0), 60):
@@ -57,7 +71,7 @@ def test_pairs() -> None:
 def test_a_batch_is_a_function_of_its_number(speech: Speech) -> None:
     recipe = Recipe(num_patches=600, legends="followed", finer=True)
     one, other = (train_batch(7, recipe, speech) for _ in range(2))
-    for name in ("pixels", "chars", "facts", "ids", "places", "segments", "targets", "points", "wanted", "pairs"):
+    for name in (field.name for field in fields(Batch) if field.name not in ("rows", "columns", "kinds")):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
 
 
