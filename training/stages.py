@@ -72,7 +72,8 @@ STAGES = (
     Stage("cooler", 2700, replace(_FINER, scope=_FULL, num_questions=8, yes_or_no=2.0), 0.7, rate=(0.09, 0.001)),
     Stage("faces", 2500, replace(_FINEST, num_questions=0, glyph_share=0.15), 1.0, rate=(0.15, 0.11)),
     Stage("asked again", 4000, _FINEST, 0.7, rate=(0.11, 0.06)),
-    Stage("end", 4500, _FINEST, 0.7, rate=(0.06, 0.001)),
+    Stage("cooler again", 4500, _FINEST, 0.7, rate=(0.06, 0.001)),
+    Stage("end", 2400, replace(_FINEST, yes_or_no=1.0, extremes=3.0), 0.7, rate=(0.045, 0.001)),
 )
 WARM_UP = 60
 

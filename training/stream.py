@@ -38,6 +38,7 @@ class Recipe:
         num_patches: about how many patches a batch has.
         look_ups: factor of the share of look-up questions.
         yes_or_no: factor of the share of questions whose answer is yes or no.
+        extremes: factor of the share of questions after the largest and the smallest.
         num_questions: per picture; 0 for dense targets only.
         glyph_share: how much of the pictures are lines of text.
         snap_share: how much of these have their glyphs on the lattice of patches.
@@ -51,6 +52,7 @@ class Recipe:
     num_questions: int = 6
     look_ups: float = 1.0
     yes_or_no: float = 1.0
+    extremes: float = 1.0
     glyph_share: float = 0.0
     snap_share: float = 0.0
     legends: Legends = "ignored"
@@ -127,7 +129,8 @@ def _batch(seeds: Sequence[int], recipe: Recipe, speech: Speech) -> Batch:
         figures += chart.figures
         shown = zip(chart.figures, _known_marks(chart), strict=True)
         facts += [fact_targets(figure, chart.subject, marks, recipe.legends) for figure, marks in shown]
-        questions = ask(chart.subject, own, recipe.num_questions, recipe.look_ups, recipe.yes_or_no)
+        factors = (recipe.look_ups, recipe.yes_or_no, recipe.extremes)
+        questions = ask(chart.subject, own, recipe.num_questions, *factors)
         asked.append((chart.subject, questions))
         kinds.append([(chart.subject.kind, question.kind) for question in questions])
     pixels = np.stack([patchify(figure.image) for figure in figures])

@@ -146,6 +146,7 @@ def _num_frames(subject: Subject, rng: Random) -> Question:
 
 
 _Ask = Callable[[Subject, Random], Question]
+_EXTREMES: tuple[_Ask, ...] = (_largest, _smallest, _max_value, _min_value)
 _LOOK_UPS: tuple[_Ask, ...] = (_value_by_label, _value_by_colour, _label_by_colour, _colour_by_label)
 _OTHERS: tuple[_Ask, ...] = (
     _largest, _smallest, _max_value, _min_value, _count, _compare, _difference, _label_by_value, _presence,
@@ -170,7 +171,12 @@ def askable(subject: Subject) -> dict[_Ask, float]:
 
 
 def ask(
-    subject: Subject, rng: Random, count: int = 1, look_ups: float = 1.0, yes_or_no: float = 1.0
+    subject: Subject,
+    rng: Random,
+    count: int = 1,
+    look_ups: float = 1.0,
+    yes_or_no: float = 1.0,
+    extremes: float = 1.0,
 ) -> list[Question]:
     """Questions drawn by lot.
 
@@ -180,8 +186,10 @@ def ask(
         count: how many.
         look_ups: factor of the share of questions that look something up by its label or colour.
         yes_or_no: factor of the share of comparisons and questions after presence.
+        extremes: factor of the share of questions after the largest and the smallest.
     """
     factors = dict.fromkeys(_LOOK_UPS, look_ups) | dict.fromkeys((_compare, _presence), yes_or_no)
+    factors |= dict.fromkeys(_EXTREMES, extremes)
     shares = {kind: share * factors.get(kind, 1) for kind, share in askable(subject).items()}
     kinds = rng.choices(list(shares), weights=list(shares.values()), k=count)
     return [kind(subject, rng) for kind in kinds]
