@@ -40,7 +40,7 @@ _EXAMPLES = {
     "bars": ("vertical bars", (8, 6), 2),
     "line": ("line", (9, 6), 9),
     "pie": ("pie", (6, 6), 4),
-    "table": ("table", (5, 6), 2),
+    "table": ("table", (5, 6), 5),
 }
 """File name, kind, size in cells and seed of charts to try it on; none of them is measured or trained on."""
 _FIRST_EXAMPLE = 1 << 29
