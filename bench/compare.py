@@ -27,7 +27,7 @@ from rich.table import Table
 from transformers import AutoModelForImageTextToText
 
 from chiasm.schema.facts import EncoderRates
-from tests.checkpoints import SavedModel
+from tests.checkpoints.common import SavedModel
 from tests.e2e.compare import (
     Case,
     EngineResult,

@@ -12,15 +12,12 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.checkpoints import (
-    SavedModel,
-    save_glm4v,
-    save_llama4,
-    save_mllama,
-    save_qwen2_5_vl,
-    save_qwen2_vl,
-    save_qwen3_vl,
-)
+from tests.checkpoints.common import SavedModel
+from tests.checkpoints.glm4v import save_glm4v
+from tests.checkpoints.llama4 import save_llama4
+from tests.checkpoints.mllama import save_mllama
+from tests.checkpoints.qwen2 import save_qwen2_5_vl, save_qwen2_vl
+from tests.checkpoints.qwen3_vl import save_qwen3_vl
 
 _VOCABULARY = 4096
 _QWEN2_TEXT = {

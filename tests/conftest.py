@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.checkpoints import SavedModel, save_qwen2_5_vl
+from tests.checkpoints.common import SavedModel
+from tests.checkpoints.qwen2 import save_qwen2_5_vl
 from tests.ranks import RankPool
 
 

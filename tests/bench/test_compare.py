@@ -7,7 +7,7 @@ from rich.console import Console
 from bench.compare import as_table, compare
 from bench.make_checkpoint import FAMILIES
 from chiasm.models import registry
-from tests.checkpoints import SavedModel
+from tests.checkpoints.common import SavedModel
 
 
 def test_every_family_has_a_checkpoint() -> None:

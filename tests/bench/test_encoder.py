@@ -20,7 +20,8 @@ from chiasm.errors import UserError
 from chiasm.schema.media import CanvasShape
 from chiasm.vision.cost import CostModel
 from chiasm.vision.plan import plan_vision
-from tests.checkpoints import SavedModel, save_llama4
+from tests.checkpoints.common import SavedModel
+from tests.checkpoints.llama4 import save_llama4
 from tests.models.test_published_shapes import GLM, llama4, mllama, qwen2_vl, qwen3_vl
 
 RATES = gpu_rates(tflops=500, link_gbs=400, link_us=10)

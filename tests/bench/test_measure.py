@@ -9,7 +9,7 @@ import pytest
 
 from chiasm.bench.encoder import MODES
 from chiasm.cli.main import main
-from tests.checkpoints import SavedModel
+from tests.checkpoints.common import SavedModel
 
 
 def test_measured_figures_stand_beside_predicted_ones(

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from chiasm.models.registry import open_checkpoint
 from chiasm.schema.media import CanvasProcessorSpec, PatchProcessorSpec, TileProcessorSpec
-from tests.checkpoints import SavedModel
+from tests.checkpoints.common import SavedModel
 from tests.e2e.canvas_inputs import CanvasInputs
 from tests.e2e.patch_inputs import Frames, PatchInputs
 from tests.e2e.tile_inputs import TileInputs

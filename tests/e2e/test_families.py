@@ -9,15 +9,12 @@ from typing import Any
 import pytest
 
 from chiasm import LLM, SamplingParams
-from tests.checkpoints import (
-    SavedModel,
-    save_glm4v,
-    save_llama4,
-    save_mllama,
-    save_qwen2_5_vl,
-    save_qwen2_vl,
-    save_qwen3_vl,
-)
+from tests.checkpoints.common import SavedModel
+from tests.checkpoints.glm4v import save_glm4v
+from tests.checkpoints.llama4 import save_llama4
+from tests.checkpoints.mllama import save_mllama
+from tests.checkpoints.qwen2 import save_qwen2_5_vl, save_qwen2_vl
+from tests.checkpoints.qwen3_vl import save_qwen3_vl
 from tests.e2e.compare import Setup, compare_engine, continuations, make_cases
 from tests.e2e.pictures import photograph
 from tests.e2e.reference import NUM_TOKENS, Reference, folder_of

@@ -21,7 +21,7 @@ from chiasm.errors import EngineDeadError, UserError
 from chiasm.llm.serving import AsyncLLM
 from chiasm.schema.chat import ImagePart
 from chiasm.schema.output import SequenceDelta
-from tests.checkpoints import SavedModel
+from tests.checkpoints.common import SavedModel
 from tests.e2e.pictures import photograph
 from tests.e2e.reference import image_prompt
 

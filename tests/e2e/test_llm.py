@@ -14,7 +14,7 @@ from PIL import Image
 from chiasm import LLM, SamplingParams
 from chiasm.errors import UserError
 from chiasm.schema.facts import EncoderRates
-from tests.checkpoints import SavedModel
+from tests.checkpoints.common import SavedModel
 from tests.e2e.pictures import chart, photograph
 from tests.e2e.reference import NUM_TOKENS, Reference, folder_of, image_prompt
 

@@ -19,7 +19,7 @@ import psutil
 import pytest
 from PIL import Image
 
-from tests.checkpoints import SavedModel
+from tests.checkpoints.common import SavedModel
 from tests.e2e.pictures import chart, photograph
 from tests.e2e.reference import NUM_TOKENS, Reference
 from tests.e2e.servers import Server, data_url, image_message

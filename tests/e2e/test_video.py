@@ -14,7 +14,10 @@ import pytest
 
 from chiasm import LLM, SamplingParams
 from chiasm.errors import UserError
-from tests.checkpoints import SavedModel, save_glm4v, save_qwen2_vl, save_qwen3_vl
+from tests.checkpoints.common import SavedModel
+from tests.checkpoints.glm4v import save_glm4v
+from tests.checkpoints.qwen2 import save_qwen2_vl
+from tests.checkpoints.qwen3_vl import save_qwen3_vl
 from tests.e2e.patch_inputs import Frames
 from tests.e2e.pictures import photograph
 from tests.e2e.reference import NUM_TOKENS, Reference, folder_of

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from chiasm.models.loader import load_model
 from chiasm.schema.facts import ModelFacts
-from tests.checkpoints import IMAGE_PROCESSOR, SavedModel
+from tests.checkpoints.common import IMAGE_PROCESSOR, SavedModel
 from tests.invariants import CPU, Family
 from tests.prompts import Prompt
 

@@ -15,7 +15,8 @@ from chiasm.models.loader import load_model
 from chiasm.models.registry import open_checkpoint
 from chiasm.schema.plan import Exchange
 from tests import invariants
-from tests.checkpoints import GLM_IMAGE_PROCESSOR, SavedModel, save_glm4v
+from tests.checkpoints.common import SavedModel
+from tests.checkpoints.glm4v import GLM_IMAGE_PROCESSOR, save_glm4v
 from tests.invariants import CPU, Family
 from tests.prompts import Prompt, make_prompt
 from tests.ranks import RankPool

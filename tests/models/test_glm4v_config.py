@@ -10,7 +10,8 @@ import pytest
 from chiasm.errors import UserError
 from chiasm.models.glm4v import MODEL, MoeTextConfig, module_name, parse_config
 from chiasm.schema.facts import EncoderShape
-from tests.checkpoints import GLM_CLASSES, GLM_IMAGE_PROCESSOR, GLM_SPECIAL_TOKENS, glm4v_config, make_tokenizer
+from tests.checkpoints.common import make_tokenizer
+from tests.checkpoints.glm4v import GLM_CLASSES, GLM_IMAGE_PROCESSOR, GLM_SPECIAL_TOKENS, glm4v_config
 
 TOKENIZER = make_tokenizer(GLM_SPECIAL_TOKENS)
 RAW = {has_experts: glm4v_config(TOKENIZER, has_experts=has_experts) for has_experts in (False, True)}

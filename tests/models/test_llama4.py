@@ -17,7 +17,8 @@ from chiasm.models.registry import open_checkpoint
 from chiasm.vision.cost import CostModel
 from chiasm.vision.plan import plan_vision
 from tests import invariants
-from tests.checkpoints import SavedModel, save_llama4
+from tests.checkpoints.common import SavedModel
+from tests.checkpoints.llama4 import save_llama4
 from tests.invariants import CPU, Family
 from tests.prompts import Prompt, make_prompt
 from tests.ranks import RankPool

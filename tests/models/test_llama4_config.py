@@ -21,14 +21,8 @@ from chiasm.models.registry import open_checkpoint
 from chiasm.ops.rope import LongContext, inverse_frequencies, stretched_frequencies
 from chiasm.schema.facts import EncoderShape, TileForm
 from chiasm.schema.media import TileProcessorSpec
-from tests.checkpoints import (
-    LLAMA4_IMAGE_PROCESSOR,
-    LLAMA4_SPECIAL_TOKENS,
-    edit_json,
-    llama4_config,
-    make_tokenizer,
-    save_llama4,
-)
+from tests.checkpoints.common import edit_json, make_tokenizer
+from tests.checkpoints.llama4 import LLAMA4_IMAGE_PROCESSOR, LLAMA4_SPECIAL_TOKENS, llama4_config, save_llama4
 from tests.invariants import CPU
 
 TOKENIZER = make_tokenizer(LLAMA4_SPECIAL_TOKENS)

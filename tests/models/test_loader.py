@@ -16,7 +16,8 @@ from chiasm.models import loader
 from chiasm.models.loader import load_model
 from chiasm.models.registry import open_checkpoint
 from tests import invariants
-from tests.checkpoints import Layout, SavedModel, edit_json, save_qwen2_5_vl, save_weights, write_json
+from tests.checkpoints.common import Layout, SavedModel, edit_json, save_weights, write_json
+from tests.checkpoints.qwen2 import save_qwen2_5_vl
 from tests.invariants import CPU
 
 LAYOUTS = {

@@ -20,7 +20,8 @@ from chiasm.models.registry import open_checkpoint
 from chiasm.multimodal.sizes import tile_layouts
 from chiasm.schema.media import CanvasShape, PixelRef, Unit
 from tests import invariants
-from tests.checkpoints import SavedModel, save_mllama
+from tests.checkpoints.common import SavedModel
+from tests.checkpoints.mllama import save_mllama
 from tests.invariants import CPU, Family
 from tests.prompts import Prompt, make_prompt
 from tests.ranks import RankPool

@@ -13,7 +13,8 @@ from chiasm.errors import UserError
 from chiasm.models.mllama import MODEL, parse_config
 from chiasm.schema.facts import EncoderShape
 from chiasm.schema.media import CanvasProcessorSpec, CanvasShape
-from tests.checkpoints import LLAMA_SPECIAL_TOKENS, MLLAMA_IMAGE_PROCESSOR, make_tokenizer, mllama_config
+from tests.checkpoints.common import make_tokenizer
+from tests.checkpoints.mllama import LLAMA_SPECIAL_TOKENS, MLLAMA_IMAGE_PROCESSOR, mllama_config
 
 TOKENIZER = make_tokenizer(LLAMA_SPECIAL_TOKENS)
 RAW = mllama_config(TOKENIZER)

@@ -14,7 +14,10 @@ from transformers.models.mllama.configuration_mllama import MllamaConfig
 from transformers.models.mllama.modeling_mllama import MllamaForConditionalGeneration
 
 from tests import invariants
-from tests.checkpoints import GLM_CLASSES, QWEN2_CLASSES, QWEN3_VL_CLASSES, hub_name_of_mllama, hub_name_of_qwen2
+from tests.checkpoints.glm4v import GLM_CLASSES
+from tests.checkpoints.mllama import hub_name_of_mllama
+from tests.checkpoints.qwen2 import QWEN2_CLASSES, hub_name_of_qwen2
+from tests.checkpoints.qwen3_vl import QWEN3_VL_CLASSES
 
 _TOWER_24 = {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "deepstack_visual_indexes": [5, 11, 17]}
 _TOWER_27 = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "deepstack_visual_indexes": [8, 16, 24]}

@@ -8,7 +8,7 @@ import torch
 
 from chiasm.config.engine import EncoderMode
 from tests import invariants
-from tests.checkpoints import SavedModel
+from tests.checkpoints.common import SavedModel
 from tests.invariants import Family
 from tests.models.qwen2 import load_family, media_inputs
 from tests.prompts import Clip, Prompt, make_prompt

@@ -15,7 +15,8 @@ from chiasm.models.blocks import block_positions
 from chiasm.models.qwen2_5_vl import Config, parse_config, read_facts, read_normalisation
 from chiasm.models.registry import open_checkpoint
 from chiasm.schema.facts import EncoderShape
-from tests.checkpoints import IMAGE_PROCESSOR, SavedModel, make_tokenizer, qwen2_5_vl_config
+from tests.checkpoints.common import IMAGE_PROCESSOR, SavedModel, make_tokenizer
+from tests.checkpoints.qwen2 import qwen2_5_vl_config
 
 FLAT = qwen2_5_vl_config(make_tokenizer())
 

@@ -17,7 +17,8 @@ from chiasm.models.qwen2_vl import parse_config
 from chiasm.models.registry import open_checkpoint
 from chiasm.schema.plan import Exchange
 from tests import invariants
-from tests.checkpoints import Layout, SavedModel, make_tokenizer, qwen2_vl_config, save_qwen2_vl
+from tests.checkpoints.common import Layout, SavedModel, make_tokenizer
+from tests.checkpoints.qwen2 import qwen2_vl_config, save_qwen2_vl
 from tests.invariants import CPU, Family
 from tests.models.qwen2 import load_family, media_inputs
 from tests.prompts import Clip, Prompt, make_prompt

@@ -14,7 +14,8 @@ from chiasm.dist.group import Group
 from chiasm.models.loader import load_model
 from chiasm.models.registry import open_checkpoint
 from tests import invariants
-from tests.checkpoints import SavedModel, save_qwen3_vl
+from tests.checkpoints.common import SavedModel
+from tests.checkpoints.qwen3_vl import save_qwen3_vl
 from tests.invariants import CPU, Family
 from tests.prompts import Prompt, make_prompt
 from tests.ranks import RankPool

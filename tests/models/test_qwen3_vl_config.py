@@ -18,15 +18,8 @@ from chiasm.models.loader import load_model
 from chiasm.models.qwen3_vl import MODEL, MoeTextConfig, parse_config, read_facts
 from chiasm.models.registry import open_checkpoint
 from chiasm.schema.facts import EncoderShape
-from tests.checkpoints import (
-    QWEN3_IMAGE_PROCESSOR,
-    QWEN3_VL_CLASSES,
-    SPECIAL_TOKENS,
-    edit_json,
-    make_tokenizer,
-    qwen3_vl_config,
-    save_qwen3_vl,
-)
+from tests.checkpoints.common import SPECIAL_TOKENS, edit_json, make_tokenizer
+from tests.checkpoints.qwen3_vl import QWEN3_IMAGE_PROCESSOR, QWEN3_VL_CLASSES, qwen3_vl_config, save_qwen3_vl
 from tests.invariants import CPU
 
 KINDS = {"dense": False, "experts": True}

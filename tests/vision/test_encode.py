@@ -19,7 +19,7 @@ from chiasm.schema.media import PixelRef, Unit
 from chiasm.schema.plan import Assignment, Exchange, Share, VisionPlan
 from chiasm.vision.encode import UnitEncoder
 from chiasm.vision.units import Piece
-from tests.checkpoints import SavedModel
+from tests.checkpoints.common import SavedModel
 from tests.invariants import CPU, EncodedOnRank, cut_plan, encode_on_rank, units_of
 from tests.prompts import Prompt, make_prompt
 from tests.ranks import RankPool

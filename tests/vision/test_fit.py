@@ -17,7 +17,8 @@ from chiasm.schema.facts import EncoderRates
 from chiasm.vision.fit import Fit
 from chiasm.vision.timeline import Span, SpanLog, read_spans
 from chiasm.vision.units import Piece
-from tests.checkpoints import SavedModel, save_llama4
+from tests.checkpoints.common import SavedModel
+from tests.checkpoints.llama4 import save_llama4
 from tests.invariants import CPU
 from tests.ranks import RankPool
 

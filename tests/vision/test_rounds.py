@@ -22,7 +22,7 @@ from chiasm.schema.plan import Assignment, Exchange, VisionPlan
 from chiasm.vision.cost import CostModel
 from chiasm.vision.encode import UnitEncoder
 from chiasm.vision.plan import plan_vision
-from tests.checkpoints import SavedModel
+from tests.checkpoints.common import SavedModel
 from tests.invariants import CPU, cut_plan, rows_by_key, units_of
 from tests.prompts import Prompt, make_prompt
 

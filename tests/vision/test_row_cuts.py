@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from chiasm.models.loader import load_model
 from chiasm.schema.plan import Exchange
 from tests import invariants
-from tests.checkpoints import SavedModel
+from tests.checkpoints.common import SavedModel
 from tests.invariants import CPU, Family
 from tests.prompts import make_prompt
 from tests.ranks import RankPool

@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from chiasm.engine.frontend.tokenizer import Tokenizer, load_tokenizer
-from tests.checkpoints import make_tokenizer, save_tokenizer, write_json
+from tests.checkpoints.common import make_tokenizer, save_tokenizer, write_json
 
 
 @pytest.fixture(scope="session")

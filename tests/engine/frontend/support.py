@@ -15,7 +15,7 @@ from chiasm.engine.frontend.tokenizer import Tokenizer
 from chiasm.errors import UserError
 from chiasm.schema.facts import EncoderShape, ModelFacts
 from chiasm.schema.media import PatchProcessorSpec, PixelRef, ProcessedItem, Unit
-from tests.checkpoints import CHAT_TEMPLATE
+from tests.checkpoints.common import CHAT_TEMPLATE
 
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
 TAGS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")

@@ -10,7 +10,7 @@ import pytest
 from chiasm.engine.frontend.chat_template import ChatTemplate, load_chat_template
 from chiasm.engine.frontend.tokenizer import Tokenizer
 from chiasm.errors import UserError
-from tests.checkpoints import CHAT_TEMPLATE, write_json
+from tests.checkpoints.common import CHAT_TEMPLATE, write_json
 from tests.engine.frontend.support import (
     IMAGE,
     SPECIAL_TOKENS,

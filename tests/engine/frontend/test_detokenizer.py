@@ -13,7 +13,7 @@ from tokenizers import decoders, models
 from chiasm.engine.frontend.detokenizer import Detokenizer
 from chiasm.engine.frontend.tokenizer import Tokenizer
 from chiasm.schema.sampling import SamplingParams
-from tests.checkpoints import SPECIAL_TOKENS
+from tests.checkpoints.common import SPECIAL_TOKENS
 from tests.engine.frontend.support import token_id
 
 PROMPT = (10, 20, 30)

@@ -15,7 +15,7 @@ from chiasm.schema.chat import PreparedPrompt
 from chiasm.schema.media import ProcessedItem
 from chiasm.schema.sampling import SamplingParams
 from chiasm.schema.wire import Ready
-from tests.checkpoints import write_json
+from tests.checkpoints.common import write_json
 from tests.engine.frontend.support import IMAGE, make_facts, make_item, refused, text, token_id, user
 
 MAX_MODEL_LEN = 64

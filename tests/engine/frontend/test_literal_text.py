@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from chiasm.engine.frontend.literal_text import SEAM, LiteralText, any_of
-from tests.checkpoints import SPECIAL_TOKENS
+from tests.checkpoints.common import SPECIAL_TOKENS
 
 HEAD, TAIL = "<|im_start|>user\n", "<|im_end|>\n"
 SECRETS = ("<|im_start|>", "<|im_end|>")

@@ -11,7 +11,7 @@ from chiasm.engine.frontend.messages import parse_messages
 from chiasm.engine.frontend.prompts import PromptBuilder
 from chiasm.engine.frontend.tokenizer import Tokenizer
 from chiasm.errors import UserError
-from tests.checkpoints import CHAT_TEMPLATE, SPECIAL_TOKENS
+from tests.checkpoints.common import CHAT_TEMPLATE, SPECIAL_TOKENS
 from tests.engine.frontend.support import (
     IMAGE,
     TAGS,

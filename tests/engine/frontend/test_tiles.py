@@ -15,7 +15,7 @@ from chiasm.engine.frontend.prompts import PromptBuilder
 from chiasm.engine.frontend.tokenizer import Tokenizer, load_tokenizer
 from chiasm.models.registry import open_checkpoint
 from chiasm.schema.media import PixelRef, ProcessedItem, Unit
-from tests.checkpoints import save_llama4
+from tests.checkpoints.llama4 import save_llama4
 from tests.engine.frontend.support import IMAGE, assistant, refused, render, text, user
 
 

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from chiasm.engine.frontend.tokenizer import Tokenizer, load_tokenizer
 from chiasm.errors import UserError
-from tests.checkpoints import SPECIAL_TOKENS, edit_json, make_tokenizer
+from tests.checkpoints.common import SPECIAL_TOKENS, edit_json, make_tokenizer
 from tests.engine.frontend.support import refused
 
 PAD, IM_END = 400, 402  # the vocabulary has 400 entries, special tokens follow
