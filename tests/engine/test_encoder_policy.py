@@ -123,12 +123,27 @@ def policy_of(case: Case) -> EncoderPolicy:
     return EncoderPolicy(limits, model(case.num_ranks), case.mode)
 
 
+def observe(policy: EncoderPolicy, **changes: object) -> None:
+    """A step that encoded something while a sequence decoded, unless ``changes`` say otherwise."""
+    step = {"is_decoding": True, "encoded": (unit("any", 1),), "encoder_seconds": 0.0, "decode_seconds": None}
+    policy.observe(**{**step, **changes})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_step_encodes(name: str) -> None:
     case = CASES[name]
     granted = grant(policy_of(case), case)
     assert sorted(granted.units) == sorted(case.expected.split())
     assert sum(granted.seconds.values()) == pytest.approx(sum(u.num_tokens for u in granted.units.values()) * SECOND)
+
+
+def test_a_budget_holds_less_where_steps_took_longer_than_predicted() -> None:
+    case = Case("", (VIDEO,), budget=16)
+    policy = policy_of(case)
+    assert len(grant(policy, case).units) == 4
+    for _ in range(3):
+        observe(policy, is_decoding=False, encoded=(unit("any", 4),), encoder_seconds=8 * SECOND)
+    assert len(grant(policy, case).units) == 2
 
 
 def test_it_rests_after_a_step_with_images_while_somebody_decodes() -> None:
@@ -138,24 +153,24 @@ def test_it_rests_after_a_step_with_images_while_somebody_decodes() -> None:
     for _ in range(3 * (NUM_RESTS + 1)):
         units = grant(policy, case).units
         encodes.append(bool(units))
-        policy.observe(is_decoding=True, has_encoded=bool(units), decode_seconds=None)
+        observe(policy, encoded=tuple(units.values()))
     assert encodes == ([True] + [False] * NUM_RESTS) * 3
 
 
 def test_it_does_not_rest_once_nobody_decodes() -> None:
     case = Case("", (VIDEO,), budget=4)
     policy = policy_of(case)
-    policy.observe(is_decoding=True, has_encoded=True, decode_seconds=None)
+    observe(policy)
     assert not grant(policy, case).units
     assert grant(policy, case, is_decoding=False).units
-    policy.observe(is_decoding=False, has_encoded=True, decode_seconds=None)
+    observe(policy, is_decoding=False)
     assert grant(policy, case).units
 
 
 def test_the_budget_follows_the_decode_steps_and_the_operator_goes_before_them() -> None:
     policy = EncoderPolicy(EncoderLimits(100), model(1), "auto")
     for seconds in (0.03, 0.05, 0.03, 9.0, 0.03):
-        policy.observe(is_decoding=True, has_encoded=False, decode_seconds=seconds)
+        observe(policy, encoded=(), decode_seconds=seconds)
     assert policy.step_seconds == DECODE_STEPS_PER_BUDGET * 0.03
     assert EncoderPolicy(EncoderLimits(100, 0.5), model(1), "auto").step_seconds == 0.5
 
@@ -168,6 +183,6 @@ def test_over_many_steps_the_first_has_half_and_the_others_share_the_rest() -> N
         claims = tuple(claim(name, 2, seconds=seconds / SECOND) for name, seconds in had.items())
         for name, seconds in grant(policy, Case("", claims, budget=1)).seconds.items():
             had = {**had, name: had[name] + seconds}
-        policy.observe(is_decoding=False, has_encoded=True, decode_seconds=None)
+        observe(policy, is_decoding=False)
     total = sum(had.values())
     assert {name: round(seconds / total, 2) for name, seconds in had.items()} == {"v": 0.5, "s": 0.25, "t": 0.25}

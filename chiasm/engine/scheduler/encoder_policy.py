@@ -2,8 +2,9 @@
 
 **How much.** While no sequence decodes, a step encodes what its chunks of prompts read, as far as memory allows.
 While one does, its next token waits for what is encoded, so a step encodes no more than its budget: a time, by the
-cost model's prediction, or a number of patches. ``NUM_RESTS`` steps without the encoder follow, so that most steps,
-and with them the median inter-token latency, are what they would be without images. One unit always fits.
+cost model's prediction and how far off it was lately, or a number of patches. ``NUM_RESTS`` steps without the encoder
+follow, so that most steps, and with them the median inter-token latency, are what they would be without images. One
+unit always fits.
 
 **For whom.** The budget is spent unit by unit. Half of the encoder's time goes to the sequence that came first, so
 that a long video is finished however many small requests come behind it; the other half to the one that has had
@@ -38,7 +39,7 @@ Fits = Callable[[Mapping[str, int]], bool]
 
 _FIRST_BUDGET = 0.1  # seconds, until decode steps have been measured
 _LEAST_BUDGET = 0.02
-_NUM_MEASURED = 31  # decode steps of which the median counts
+_NUM_MEASURED = 31  # steps of which the median counts
 _FEWEST_MEASURED = 5
 
 
@@ -134,6 +135,7 @@ class EncoderPolicy:
         self._model = model
         self._is_even = mode == "weights" or (mode == "auto" and model.shape.can_cut_rows)
         self._decode_seconds: deque[float] = deque(maxlen=_NUM_MEASURED)
+        self._slowness: deque[float] = deque(maxlen=_NUM_MEASURED)  # of encoding steps: measured time by predicted
         self._num_rests = 0
         self._balance = 0.0  # seconds that went to who came first, less those that went to others
 
@@ -181,13 +183,25 @@ class EncoderPolicy:
             self._share_out(ahead, room, grant, is_ready, can_keep)
         return grant
 
-    def observe(self, *, is_decoding: bool, has_encoded: bool, decode_seconds: float | None) -> None:
-        """Take in a step that has ended; ``decode_seconds`` if it did nothing but decode."""
+    def observe(
+        self, *, is_decoding: bool, encoded: Sequence[Unit], encoder_seconds: float, decode_seconds: float | None
+    ) -> None:
+        """Take in a step that has ended.
+
+        Args:
+            is_decoding: whether a sequence waited for its next token.
+            encoded: units that it encoded.
+            encoder_seconds: what that took until the last rank was done.
+            decode_seconds: what it took if it did nothing but decode.
+        """
+        if encoded and encoder_seconds > 0:
+            works = [self._model.work(unit).seconds for unit in encoded]
+            self._slowness.append(encoder_seconds / self._makespan(sum(works), max(works)))
         if decode_seconds is not None:
             self._decode_seconds.append(decode_seconds)
         if not is_decoding:
             self._num_rests = 0
-        elif has_encoded:
+        elif encoded:
             self._num_rests = NUM_RESTS
         else:
             self._num_rests = max(0, self._num_rests - 1)
@@ -227,7 +241,8 @@ class EncoderPolicy:
 
     def _is_in_budget(self, unit: Unit, room: _Room, *, is_first: bool) -> bool:
         seconds = self._model.work(unit).seconds
-        takes = self._makespan(room.total + seconds, max(room.largest, seconds))
+        slowness = median(self._slowness) if self._slowness else 1.0
+        takes = slowness * self._makespan(room.total + seconds, max(room.largest, seconds))
         return is_first or (unit.num_rows <= room.patches and takes <= room.seconds)
 
     def _give(self, chosen: _Open, unit: Unit, room: _Room, grant: Grant) -> float:

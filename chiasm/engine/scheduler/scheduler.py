@@ -166,7 +166,8 @@ class Scheduler:
                     self._end(self._by_id[holder], SequenceDelta(holder, finish_reason="error", error=reason))
         self._encoder_policy.observe(
             is_decoding=self._is_decoding,
-            has_encoded=plan.vision is not None,
+            encoded=plan.vision.units if plan.vision else (),
+            encoder_seconds=result.encoder_makespan,
             decode_seconds=result.compute_seconds if _is_only_decoding(plan) else None,
         )
         self._count_step(plan, result)
