@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -179,20 +179,25 @@ def qwen2_vl(name: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("layout", ["hub", "transformers5"])
-@pytest.mark.parametrize("name", QWEN2_VL)
-def test_names_and_shapes_of_qwen2_fit(name: str, layout: str) -> None:
-    raw = qwen2_vl(name)
-    kind, model = QWEN2_CLASSES[raw["model_type"]]
-    config = kind(**json.loads(json.dumps(raw)))
+def _check_layout(raw: dict[str, Any], config: Any, model: Any, layout: str, hub_name: Callable[[str], str]) -> None:
+    """Names and shapes of a published checkpoint, as the hub has them or as transformers 5 writes them."""
     with torch.device("meta"):
         tensors = model._from_config(config, dtype=torch.bfloat16).state_dict()
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if layout == "transformers5":
         raw = json.loads(config.to_json_string(use_diff=False))
     else:
-        shapes = {hub_name_of_qwen2(name): shape for name, shape in shapes.items()}
+        shapes = {hub_name(name): shape for name, shape in shapes.items()}
     invariants.names_and_shapes_fit(raw, shapes)
+
+
+@pytest.mark.parametrize("layout", ["hub", "transformers5"])
+@pytest.mark.parametrize("name", QWEN2_VL)
+def test_names_and_shapes_of_qwen2_fit(name: str, layout: str) -> None:
+    raw = qwen2_vl(name)
+    kind, model = QWEN2_CLASSES[raw["model_type"]]
+    config = kind(**json.loads(json.dumps(raw)))
+    _check_layout(raw, config, model, layout, hub_name_of_qwen2)
 
 
 _LLAMA4_TEXT = {
@@ -320,11 +325,4 @@ def mllama(name: str) -> dict[str, Any]:
 def test_names_and_shapes_of_mllama_fit(name: str, layout: str) -> None:
     raw = mllama(name)
     config = MllamaConfig(**json.loads(json.dumps(raw)))
-    with torch.device("meta"):
-        tensors = MllamaForConditionalGeneration._from_config(config, dtype=torch.bfloat16).state_dict()
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if layout == "transformers5":
-        raw = json.loads(config.to_json_string(use_diff=False))
-    else:
-        shapes = {hub_name_of_mllama(name): shape for name, shape in shapes.items()}
-    invariants.names_and_shapes_fit(raw, shapes)
+    _check_layout(raw, config, MllamaForConditionalGeneration, layout, hub_name_of_mllama)
