@@ -146,6 +146,13 @@ def test_a_budget_holds_less_where_steps_took_longer_than_predicted() -> None:
     assert len(grant(policy, case).units) == 2
 
 
+def test_idle_ranks_are_filled_however_long_steps_take() -> None:
+    case = CASES["ahead what fills ranks that would wait"]
+    policy = policy_of(case)
+    observe(policy, is_decoding=False, encoded=(unit("any", 4),), encoder_seconds=8 * SECOND)
+    assert sorted(grant(policy, case).units) == sorted(case.expected.split())
+
+
 def test_it_rests_after_a_step_with_images_while_somebody_decodes() -> None:
     case = Case("", (VIDEO,), budget=4)
     policy = policy_of(case)

@@ -177,7 +177,7 @@ class EncoderPolicy:
         room = self._room(num_tokens, is_decoding)
         self._share_out(claims, room, grant, is_ready, can_pin)
         if not is_decoding:
-            room.seconds = min(room.seconds, self._makespan(room.total, room.largest))
+            room.seconds = min(room.seconds, self._expected(room.total, room.largest))
         room.tokens = float("inf")
         if grant.units or is_decoding:
             self._share_out(ahead, room, grant, is_ready, can_keep)
@@ -241,8 +241,7 @@ class EncoderPolicy:
 
     def _is_in_budget(self, unit: Unit, room: _Room, *, is_first: bool) -> bool:
         seconds = self._model.work(unit).seconds
-        slowness = median(self._slowness) if self._slowness else 1.0
-        takes = slowness * self._makespan(room.total + seconds, max(room.largest, seconds))
+        takes = self._expected(room.total + seconds, max(room.largest, seconds))
         return is_first or (unit.num_rows <= room.patches and takes <= room.seconds)
 
     def _give(self, chosen: _Open, unit: Unit, room: _Room, grant: Grant) -> float:
@@ -257,7 +256,11 @@ class EncoderPolicy:
         grant.seconds[chosen.claim.request_id] = grant.seconds.get(chosen.claim.request_id, 0.0) + seconds
         return seconds
 
+    def _expected(self, total: float, largest: float) -> float:
+        """The makespan, as long as such steps really take."""
+        return self._makespan(total, largest) * (median(self._slowness) if self._slowness else 1.0)
+
     def _makespan(self, total: float, largest: float) -> float:
-        """Until the last rank is done."""
+        """Until the last rank is done, as predicted from total and largest unit."""
         even = total / self._model.num_ranks
         return even if self._is_even else max(even, largest)
