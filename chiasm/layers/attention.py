@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from chiasm.layers.linear import QKVLinear, RowParallelLinear
+from chiasm.layers.linear import KeyValueLinear, QKVLinear, QueryLinear, RowParallelLinear
 from chiasm.layers.norm import RMSNorm
 from chiasm.layers.shards import HeadShard
 from chiasm.layers.weight import Placement
@@ -81,7 +81,8 @@ class CrossAttention(nn.Module):
     def __init__(self, hidden_size: int, heads: HeadShard, norm_eps: float, placement: Placement) -> None:
         super().__init__()
         self.scale = heads.head_dim**-0.5
-        self.qkv_proj = QKVLinear(hidden_size, heads, bias=False, placement=placement)
+        self.q_proj = QueryLinear(hidden_size, heads, placement)
+        self.kv_proj = KeyValueLinear(hidden_size, heads, placement)
         width = heads.total_heads * heads.head_dim
         self.o_proj = RowParallelLinear(width, hidden_size, bias=False, placement=placement)
         self.q_norm = RMSNorm(heads.head_dim, norm_eps, placement)
@@ -89,13 +90,13 @@ class CrossAttention(nn.Module):
 
     def write_keys_values(self, features: Tensor, keys: Tensor, values: Tensor) -> None:
         """Fill ``keys`` and ``values``, each [rows, Hkv, D], from features [rows, d]."""
-        k, v = self.qkv_proj.keys_values(features)
+        k, v = self.kv_proj(features)
         keys.copy_(self.k_norm(k))
         values.copy_(v)
 
     def forward(self, x: Tensor, memories: Sequence[Memory]) -> Tensor:
         """[n, d] -> [n, d]; the memories' rows cover the n rows in order."""
-        q = self.q_norm(self.qkv_proj.queries(x))
+        q = self.q_norm(self.q_proj(x))
         parts = q.split([memory.num_queries for memory in memories])
         attended = [
             attend_memory(part, memory.keys, memory.values, self.scale)

@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chiasm.dist.group import Group
+from chiasm.layers.linear import PackedLayer, packed
 from chiasm.layers.weight import Part, Piece, Placement, Weight
+from chiasm.ops.matmul import linear, project_once
 
 
 def _vocab_weight(vocab_size: int, hidden_size: int, placement: Placement) -> Weight:
@@ -47,7 +49,7 @@ class VocabEmbedding(nn.Module):
         return self.group.all_reduce(rows.masked_fill_(is_elsewhere[:, None], 0))
 
 
-class OutputProjection(nn.Module):
+class OutputProjection(PackedLayer):
     """From hidden states to logits.
 
     ``tied`` is the embedding whose weight it shares; None gives it a weight of its own.
@@ -59,9 +61,16 @@ class OutputProjection(nn.Module):
         super().__init__()
         self.group = placement.group
         self.vocab_size = vocab_size
-        self.weight = tied.weight if tied else _vocab_weight(vocab_size, hidden_size, placement)
+        self.is_tied = tied is not None
+        self.weight: nn.Parameter = tied.weight if tied else _vocab_weight(vocab_size, hidden_size, placement)
+
+    def pack(self) -> None:
+        """Pack the weight; one that is also the table of embeddings stays as it is."""
+        if not self.is_tied:
+            self.weight = packed(self.weight)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[m, d] -> float32 [m, V] on every rank."""
-        logits = self.group.all_gather_last(F.linear(hidden, self.weight))
+        project = project_once if self.is_tied else linear
+        logits = self.group.all_gather_last(project(hidden, self.weight))
         return logits[:, : self.vocab_size].to(torch.float32)

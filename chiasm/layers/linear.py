@@ -6,6 +6,7 @@ the matching inputs and sums over the ranks. n is the rows of a packed batch.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from chiasm.layers.shards import HeadShard, shard_bounds
 from chiasm.layers.weight import Part, Piece, Placement, Weight
+from chiasm.ops.matmul import Activation, is_worth_packing, linear, linear_times, pack
 
 
 class _Rows(NamedTuple):
@@ -23,7 +25,20 @@ class _Rows(NamedTuple):
     pieces: tuple[Piece, ...]
 
 
-class _ColumnSharded(nn.Module):
+class PackedLayer(nn.Module, ABC):
+    """A layer with matrices that are packed for fast products once they are loaded."""
+
+    @abstractmethod
+    def pack(self) -> None:
+        """Pack them; called once, when every weight is loaded."""
+
+
+def packed(weight: Tensor) -> nn.Parameter:
+    """A weight [out, in], packed."""
+    return nn.Parameter(pack(weight.data), requires_grad=False)
+
+
+class _ColumnSharded(PackedLayer):
     """Weight and bias of a layer whose outputs are sharded: [out of this rank, in].
 
     ``source_in`` is how checkpoints have the inputs where they are not one dimension.
@@ -42,15 +57,19 @@ class _ColumnSharded(nn.Module):
         out_features = sum(piece.length for rows in parts.values() for piece in rows.pieces)
         source_in = source_in or (in_features,)
         weights = {name: Part((rows.total, *source_in), rows.pieces) for name, rows in parts.items()}
-        self.weight = Weight((out_features, in_features), weights, placement.dtype, placement.device)
+        self.weight: nn.Parameter = Weight((out_features, in_features), weights, placement.dtype, placement.device)
         self.bias: Weight | None = None
         if bias:
             biases = {name: Part((rows.total,), rows.pieces) for name, rows in parts.items()}
             self.bias = Weight((out_features,), biases, placement.dtype, placement.device)
 
-    def project(self, x: Tensor) -> Tensor:
+    def pack(self) -> None:
+        """Pack the weight."""
+        self.weight = packed(self.weight)
+
+    def project(self, x: Tensor, activation: Activation = "none") -> Tensor:
         """[n, in] -> [n, out of this rank]."""
-        return F.linear(x, self.weight, self.bias)
+        return linear(x, self.weight, self.bias, activation)
 
 
 class ColumnParallelLinear(_ColumnSharded):
@@ -61,9 +80,9 @@ class ColumnParallelLinear(_ColumnSharded):
         rows = _Rows(out_features, (Piece(start, stop - start, 0),))
         super().__init__(in_features, {"": rows}, bias=bias, placement=placement)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, activation: Activation = "none") -> Tensor:
         """[n, in] -> [n, out of this rank]."""
-        return self.project(x)
+        return self.project(x, activation)
 
 
 class BlockConvolution(_ColumnSharded):
@@ -85,11 +104,33 @@ class BlockConvolution(_ColumnSharded):
         return self.project(blocks.transpose(1, 2).flatten(1))
 
 
-class GateUpLinear(_ColumnSharded):
-    """The gate and the up projection of a gated MLP in one matmul.
+class GatedPair(NamedTuple):
+    """Gate and up projection, packed; ``gate_bias`` and ``up_bias`` are [out] or None."""
 
-    ``fused`` says that the checkpoint keeps them in one tensor of that name ("") rather than in gate_proj and
-    up_proj.
+    gate: Tensor
+    up: Tensor
+    gate_bias: Tensor | None
+    up_bias: Tensor | None
+
+    @classmethod
+    def packed(cls, weight: Tensor, bias: Tensor | None = None) -> GatedPair | None:
+        """Of gate above up, [2 out, in]; None if packing them gains nothing."""
+        gate, up = weight.chunk(2)
+        if not is_worth_packing(gate):
+            return None
+        biases = (None, None) if bias is None else bias.chunk(2)
+        return cls(pack(gate), pack(up), *biases)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """silu(gate(x)) * up(x): [n, in] -> [n, out]."""
+        return linear_times(x, self.up, self.up_bias, linear(x, self.gate, self.gate_bias, "silu"))
+
+
+class GateUpLinear(_ColumnSharded):
+    """silu(gate(x)) * up(x), the gated half of an MLP.
+
+    ``fused`` says that the checkpoint keeps both projections in one tensor of that name ("") rather than in gate_proj
+    and up_proj.
     """
 
     def __init__(
@@ -104,11 +145,21 @@ class GateUpLinear(_ColumnSharded):
         if fused:
             parts = {"": _stack(parts.values())}
         super().__init__(in_features, parts, bias=bias, placement=placement)
+        self.packed: GatedPair | None = None
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """[n, in] -> gate and up, each [n, out of this rank]."""
+    def pack(self) -> None:
+        """Pack gate and up apart, if that gains anything."""
+        pair = GatedPair.packed(self.weight.data, None if self.bias is None else self.bias.data)
+        if pair is not None:
+            self.packed = pair
+            self.weight = nn.Parameter(self.weight.new_empty(0), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, in] -> [n, out of this rank]."""
+        if self.packed is not None:
+            return self.packed(x)
         gate, up = self.project(x).chunk(2, dim=-1)
-        return gate, up
+        return F.silu(gate).mul_(up)
 
 
 class QKVLinear(_ColumnSharded):
@@ -133,19 +184,38 @@ class QKVLinear(_ColumnSharded):
         packed = self.project(x).view(x.shape[0], v_start + heads.num_kv_heads, heads.head_dim)
         return packed[:, :kv_start], packed[:, kv_start:v_start], packed[:, v_start:]
 
-    def queries(self, x: Tensor) -> Tensor:
-        """[n, in] -> q [n, H, D] alone, for a layer without biases."""
-        assert self.bias is None
-        heads = self.heads
-        rows = self.weight[: heads.num_heads * heads.head_dim]
-        return F.linear(x, rows).view(-1, heads.num_heads, heads.head_dim)
 
-    def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """[n, in] -> k and v [n, Hkv, D] alone, for a layer without biases."""
-        assert self.bias is None
-        heads = self.heads
-        rows = self.weight[heads.num_heads * heads.head_dim :]
-        keys, values = F.linear(x, rows).view(-1, 2, heads.num_kv_heads, heads.head_dim).unbind(1)
+class QueryLinear(_ColumnSharded):
+    """The query projection alone, sharded by heads."""
+
+    def __init__(self, in_features: int, heads: HeadShard, placement: Placement) -> None:
+        rows = {"": _head_rows(heads)["q_proj"]}
+        super().__init__(in_features, rows, bias=False, placement=placement)
+        self.heads = heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, in] -> [n, H, D]."""
+        return self.project(x).view(-1, self.heads.num_heads, self.heads.head_dim)
+
+
+class KeyValueLinear(_ColumnSharded):
+    """Key and value projections in one matmul, sharded by heads; the checkpoint has k_proj and v_proj."""
+
+    def __init__(self, in_features: int, heads: HeadShard, placement: Placement) -> None:
+        rows = _head_rows(heads)
+        first = heads.num_heads * heads.head_dim
+        parts = {
+            name: rows[name]._replace(
+                pieces=tuple(piece._replace(target_start=piece.target_start - first) for piece in rows[name].pieces)
+            )
+            for name in ("k_proj", "v_proj")
+        }
+        super().__init__(in_features, parts, bias=False, placement=placement)
+        self.heads = heads
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """[n, in] -> k and v, each [n, Hkv, D]."""
+        keys, values = self.project(x).view(-1, 2, self.heads.num_kv_heads, self.heads.head_dim).unbind(1)
         return keys, values
 
 
@@ -171,7 +241,7 @@ def _stack(tensors: Iterable[_Rows]) -> _Rows:
     return _Rows(total, tuple(pieces))
 
 
-class RowParallelLinear(nn.Module):
+class RowParallelLinear(PackedLayer):
     """A layer whose inputs are sharded, as a column-parallel layer leaves them; every rank gets the sum."""
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool, placement: Placement) -> None:
@@ -179,18 +249,26 @@ class RowParallelLinear(nn.Module):
         self.group = placement.group
         start, stop = shard_bounds(in_features, placement.group)
         part = Part((out_features, in_features), (Piece(start, stop - start, 0),), dim=1)
-        self.weight = Weight((out_features, stop - start), {"": part}, placement.dtype, placement.device)
+        self.weight: nn.Parameter = Weight(
+            (out_features, stop - start), {"": part}, placement.dtype, placement.device
+        )
         self.bias: Weight | None = None
         if bias:
             whole = {"": Part.whole(out_features)}
             self.bias = Weight((out_features,), whole, placement.dtype, placement.device)
 
+    def pack(self) -> None:
+        """Pack the weight."""
+        self.weight = packed(self.weight)
+
     def own_part(self, x: Tensor) -> Tensor:
         """[n, in of this rank] -> [n, out], this rank's part of the sum over the ranks; without a bias."""
         assert self.bias is None
-        return F.linear(x, self.weight)
+        return linear(x, self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """[n, in of this rank] -> [n, out]."""
-        summed = self.group.all_reduce(F.linear(x, self.weight))
+        if self.group.size == 1:
+            return linear(x, self.weight, self.bias)
+        summed = self.group.all_reduce(linear(x, self.weight))
         return summed if self.bias is None else summed.add_(self.bias)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chiasm.layers.linear import ColumnParallelLinear, GateUpLinear, RowParallelLinear
@@ -27,23 +26,18 @@ class GatedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[n, d] -> [n, d]."""
-        out: Tensor = self.down_proj(self._inner(x))
+        out: Tensor = self.down_proj(self.gate_up_proj(x))
         return out
 
     def own_part(self, x: Tensor) -> Tensor:
         """[n, d] -> [n, d], this rank's part of the sum over the ranks, for a layer without biases."""
-        return self.down_proj.own_part(self._inner(x))
-
-    def _inner(self, x: Tensor) -> Tensor:
-        """[n, d] -> [n, intermediate size of this rank]."""
-        gate, up = self.gate_up_proj(x)
-        return F.silu(gate).mul_(up)
+        return self.down_proj.own_part(self.gate_up_proj(x))
 
 
 class PlainMLP(nn.Module):
     """fc2(gelu(fc1(x))) with biases, its inner size sharded.
 
-    ``approximate`` is torch's way to say which gelu, or "quick" for x * sigmoid(1.702 x).
+    ``activation`` says which gelu: the exact one, its approximation by a tanh, or "quick" for x * sigmoid(1.702 x).
     """
 
     def __init__(
@@ -51,21 +45,23 @@ class PlainMLP(nn.Module):
         in_features: int,
         intermediate_size: int,
         out_features: int,
-        approximate: Literal["none", "tanh", "quick"],
+        activation: Literal["gelu", "gelu_tanh", "quick"],
         placement: Placement,
     ) -> None:
         super().__init__()
-        self.approximate = approximate
+        self.activation = activation
         self.fc1 = ColumnParallelLinear(in_features, intermediate_size, bias=True, placement=placement)
         self.fc2 = RowParallelLinear(intermediate_size, out_features, bias=True, placement=placement)
 
     def forward(self, x: Tensor) -> Tensor:
         """[n, in] -> [n, out]."""
-        out: Tensor = self.fc2(_gelu(self.fc1(x), self.approximate))
+        out: Tensor = self.fc2(self._inner(x))
         return out
 
-
-def _gelu(x: Tensor, approximate: str) -> Tensor:
-    if approximate == "quick":
-        return torch.sigmoid(1.702 * x).mul_(x)
-    return F.gelu(x, approximate=approximate)
+    def _inner(self, x: Tensor) -> Tensor:
+        """[n, in] -> [n, intermediate size of this rank]."""
+        if self.activation == "quick":
+            inner: Tensor = self.fc1(x)
+            return torch.sigmoid(1.702 * inner).mul_(inner)
+        activated: Tensor = self.fc1(x, self.activation)
+        return activated

@@ -13,9 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chiasm.layers.linear import GatedPair, PackedLayer
 from chiasm.layers.mlp import GatedMLP
 from chiasm.layers.shards import shard_bounds
 from chiasm.layers.weight import Part, Piece, Placement, Weight
+from chiasm.ops.matmul import linear, pack
 
 ExpertLayout = Literal["apart", "out_in", "in_out"]
 """How a checkpoint keeps the experts' matrices.
@@ -124,7 +126,14 @@ class SigmoidRouter(nn.Module):
         return grouped.masked_fill(is_out[..., None], -torch.inf).flatten(1)
 
 
-class Experts(nn.Module):
+class _PackedExpert(NamedTuple):
+    """An expert's matrices, packed."""
+
+    gate_up: GatedPair
+    down: Tensor
+
+
+class Experts(PackedLayer):
     """Gated MLPs, their inner size sharded as that of a ``GatedMLP``.
 
     ``weighted`` says what the router's weights are factors of.
@@ -144,6 +153,7 @@ class Experts(nn.Module):
         self.weighted = weighted
         self.group = placement.group
         self.num_experts = num_experts
+        self.packed: list[_PackedExpert] = []
         start, stop = shard_bounds(intermediate_size, placement.group)
         share = _Share(hidden_size, intermediate_size, num_experts, start, stop - start)
         self.gate_up_proj = _Matrices(2 * share.length, hidden_size, _gate_up_parts(share, layout), share, placement)
@@ -166,8 +176,21 @@ class Experts(nn.Module):
 
     def _run(self, expert: int, rows: Tensor) -> Tensor:
         """[m, d] -> [m, d], this rank's part of what one expert gives."""
+        if self.packed:
+            pair, down = self.packed[expert]
+            return linear(pair(rows), down)
         gate, up = F.linear(rows, self.gate_up_proj.weight[expert]).chunk(2, dim=-1)
         return F.linear(F.silu(gate).mul_(up), self.down_proj.weight[expert])
+
+    def pack(self) -> None:
+        """Pack each expert's matrices, if that gains anything."""
+        for gate_up, down in zip(self.gate_up_proj.weight.data, self.down_proj.weight.data, strict=True):
+            pair = GatedPair.packed(gate_up)
+            if pair is None:
+                return
+            self.packed.append(_PackedExpert(pair, pack(down)))
+        for matrices in (self.gate_up_proj, self.down_proj):
+            matrices.weight = nn.Parameter(matrices.weight.new_empty(0), requires_grad=False)
 
 
 class MixtureOfExperts(nn.Module):
@@ -211,7 +234,7 @@ class _Matrices(nn.Module):
     ) -> None:
         super().__init__()
         shape = (share.num_experts, out_features, in_features)
-        self.weight = Weight(shape, parts, placement.dtype, placement.device)
+        self.weight: nn.Parameter = Weight(shape, parts, placement.dtype, placement.device)
 
 
 def _gate_up_parts(share: _Share, layout: ExpertLayout) -> dict[str, Part]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chiasm.layers.weight import Part, Placement, Weight
+from chiasm.ops.matmul import linear, pack
 
 # Bytes are centred before the matmul: exact in bfloat16, and the bias has less to cancel.
 _CENTRE = 128
@@ -65,10 +65,10 @@ class PatchEmbedding(nn.Module):
         bias = (raw * shift).sum((1, 2))
         if self.bias is not None:
             bias += self.bias
-        self.weight = nn.Parameter((raw * scale).flatten(1).to(self.dtype), requires_grad=False)
+        self.weight = nn.Parameter(pack((raw * scale).flatten(1).to(self.dtype)), requires_grad=False)
         self.bias = nn.Parameter(bias.to(self.dtype), requires_grad=False)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """uint8 [n, C * T * P * P] -> [n, d]."""
         assert self.bias is not None
-        return F.linear(pixels.to(self.dtype).sub_(_CENTRE), self.weight, self.bias)
+        return linear(pixels.to(self.dtype).sub_(_CENTRE), self.weight, self.bias)

@@ -139,6 +139,9 @@ class LoadableModel(VisionLanguageModel, Protocol):
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """As of ``torch.nn.Module``: (name, weight) of every parameter, a shared one once."""
 
+    def modules(self) -> Iterator[nn.Module]:
+        """As of ``torch.nn.Module``: every layer, and the layers in it."""
+
     def finish_loading(self) -> None:
         """Called once, when every weight is loaded."""
 

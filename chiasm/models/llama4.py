@@ -377,7 +377,7 @@ class Tower(nn.Module):
 
 def _encoder_layer(config: VisionConfig, heads: HeadShard, placement: Placement) -> EncoderLayer:
     size = config.hidden_size
-    mlp = PlainMLP(size, config.intermediate_size, size, "none", placement)
+    mlp = PlainMLP(size, config.intermediate_size, size, "gelu", placement)
     return EncoderLayer(size, heads, LayerNorm, mlp, placement, norm_eps=config.norm_eps, fused_qkv=False)
 
 

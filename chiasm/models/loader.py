@@ -13,6 +13,7 @@ from torch import Tensor
 from chiasm.config.checkpoint import read_json
 from chiasm.dist.group import SOLO, Group
 from chiasm.errors import UserError
+from chiasm.layers.linear import PackedLayer
 from chiasm.layers.weight import CheckpointTensor, Placement, Weight
 from chiasm.models.entry import BuildContext, LoadableModel, VisionLanguageModel
 from chiasm.models.registry import Checkpoint, open_checkpoint
@@ -62,6 +63,9 @@ def load_model(
     model = checkpoint.entry.build(checkpoint.config, context)
     fill_model(model, checkpoint.folder, lambda name: checkpoint.entry.module_name(name, checkpoint.config))
     model.finish_loading()
+    for module in model.modules():
+        if isinstance(module, PackedLayer):
+            module.pack()
     return LoadedModel(checkpoint.facts, model)
 
 

@@ -363,7 +363,7 @@ class _Layer(nn.Module):
         self.input_layernorm = LayerNorm(size, eps, placement)
         self.self_attn = _Attention(size, heads, placement)
         self.post_attention_layernorm = LayerNorm(size, eps, placement)
-        self.mlp = PlainMLP(size, config.intermediate_size, size, "none", placement)
+        self.mlp = PlainMLP(size, config.intermediate_size, size, "gelu", placement)
 
     def forward(self, x: Tensor, segments: Segments) -> Tensor:
         """[n, d] -> [n, d]."""

@@ -144,7 +144,7 @@ class _Merger(PlainMLP):
 
     def __init__(self, config: TowerConfig, norm: NormKind, placement: Placement) -> None:
         block_size = config.hidden_size * config.block_rows
-        super().__init__(block_size, block_size, config.out_hidden_size, "none", placement)
+        super().__init__(block_size, block_size, config.out_hidden_size, "gelu", placement)
         self.block_size = block_size
         self.ln_q = norm(config.hidden_size, 1e-6, placement)
 

@@ -274,7 +274,7 @@ class _PositionEmbedding(nn.Module):
 
 
 def _make_mlp(config: VisionConfig, placement: Placement) -> PlainMLP:
-    return PlainMLP(config.hidden_size, config.intermediate_size, config.hidden_size, "tanh", placement)
+    return PlainMLP(config.hidden_size, config.intermediate_size, config.hidden_size, "gelu_tanh", placement)
 
 
 class _Merger(nn.Module):
@@ -285,7 +285,7 @@ class _Merger(nn.Module):
         self.norm_size = norm_size
         self.block_size = config.hidden_size * config.block_rows
         self.norm = LayerNorm(norm_size, 1e-6, placement)
-        self.mlp = PlainMLP(self.block_size, self.block_size, config.out_hidden_size, "none", placement)
+        self.mlp = PlainMLP(self.block_size, self.block_size, config.out_hidden_size, "gelu", placement)
 
     def forward(self, x: Tensor) -> Tensor:
         """[n, d] -> [blocks, hidden size of the language model]."""
