@@ -30,9 +30,10 @@ from chiasm.schema.facts import EncoderRates, EncoderShape, ModelFacts
 from chiasm.schema.media import PixelRef, Unit
 from chiasm.schema.plan import Assignment, Exchange, Share, VisionPlan
 from chiasm.vision.cost import CostModel
-from chiasm.vision.encode import Encoder, UnitEncoder
+from chiasm.vision.encode import EncodedUnits, UnitEncoder
 from chiasm.vision.frames import seen_between
 from chiasm.vision.plan import plan_vision
+from chiasm.vision.stages import Encoder, Stages, whole_pass
 from chiasm.vision.units import Piece, nearest_border, unit_layout
 from tests.prompts import Prompt
 from tests.ranks import RankPool
@@ -83,7 +84,7 @@ def encode(loaded: LoadedModel, prompts: Sequence[Prompt]) -> Tensor:
             extra = np.arange(unit.num_patches, unit.num_rows)
             inverses.append(torch.from_numpy(np.concatenate([layout.inverse, extra])))
             pixels = pixels[unit.num_patches :]
-    features = loaded.model.encode_vision(torch.from_numpy(np.concatenate(rows)), pieces)
+    features = whole_pass(loaded.model.encode_vision(torch.from_numpy(np.concatenate(rows)), pieces))
     parts = features.split([len(inverse) for inverse in inverses])
     return torch.cat([part[inverse] for part, inverse in zip(parts, inverses, strict=True)])
 
@@ -331,6 +332,30 @@ def encoder_mode_equals_one_rank(
         plan_equals_one_rank(family, pool, size, prompts, plan, dtype)
 
 
+def steps_equal_one_step(
+    family: Family, pool: RankPool, prompts: Sequence[Prompt], size: int, mode: EncoderMode
+) -> None:
+    """A plan that takes several steps gives the same bits as in one, on every rank, and exchanges as much."""
+    units = units_of(prompts)
+    model = CostModel(family.facts.encoder, CHEAP_EXCHANGE, size)
+    plan = plan_vision(units, num_ranks=size, mode=mode, model=model)
+    can_cut = size > 1 and mode == "auto" and family.facts.encoder.can_cut_rows
+    assert any(assignment.is_cut for assignment in plan.assignments) == can_cut, "prompts with one large unit"
+    of_steps = {
+        num_steps: pool.run(size, encode_on_rank, family.folder, prompts, plan, torch.float32, (), (), num_steps)
+        for num_steps in (1, 2, 3, family.facts.encoder.num_stages)
+    }
+    for in_steps in of_steps.values():
+        for computed, whole in zip(in_steps, of_steps[1], strict=True):
+            assert computed.features.keys() == whole.features.keys() == {unit.key for unit in units}
+            assert all(torch.equal(features, whole.features[key]) for key, features in computed.features.items())
+            assert (computed.exchanged_bytes, computed.rows_read) == (whole.exchanged_bytes, whole.rows_read)
+
+
+STEPS: list[tuple[int, EncoderMode]] = [(1, "auto"), (2, "data"), (2, "auto"), (2, "weights")]
+"""Ranks and modes for ``steps_equal_one_step``."""
+
+
 def row_cuts_equal_one_rank(
     family: Family,
     pool: RankPool,
@@ -465,6 +490,7 @@ def encode_on_rank(
     dtype: torch.dtype,
     unreadable: Sequence[tuple[int, str]] = (),
     failing: Sequence[int] = (),
+    num_steps: int = 1,
 ) -> EncodedOnRank:
     """Obey a plan as a runner does.
 
@@ -476,6 +502,7 @@ def encode_on_rank(
         dtype: of the weights.
         unreadable: (rank, unit key) of pixels that can't be read.
         failing: ranks whose second full-attention layer fails.
+        num_steps: in which the passes are computed, or as many as they have stages.
 
     Raises:
         AssertionError: if the encoder reports an error and none was asked for.
@@ -504,13 +531,39 @@ def encode_on_rank(
         dtype=dtype,
         packs_units=False,
     )
-    with torch.inference_mode(), _errors_of("chiasm.vision.encode") as errors:
-        encoded = encoder.encode(plan)
+    with _errors_of("chiasm.vision") as errors:
+        encoded = encode_in_steps(encoder, plan, num_steps)
     assert not errors or unreadable or failing, errors
     storage = {key: features.untyped_storage().nbytes() for key, features in encoded.features.items()}
     num_weights = sum(weight.numel() for weight in loaded.model.visual.parameters())
     return EncodedOnRank(
         dict(encoded.features), storage, rows_read, encoded.failed, encoded.exchanged_bytes, num_weights
+    )
+
+
+@torch.inference_mode()
+def encode_in_steps(encoder: UnitEncoder, plan: VisionPlan, num_steps: int) -> EncodedUnits:
+    """What a plan gives in so many steps, or as many as its passes have stages, as if it had been one step.
+
+    Between them ranks exchange something else, as they do when the language model goes on.
+    """
+    num_stages = encoder.shape.num_stages
+    stops = sorted({-(-num_stages * step // num_steps) for step in range(1, num_steps + 1)})
+    under_way = encoder.begin(plan)
+    steps = []
+    for stop in stops:
+        steps.append(under_way.advance(stop))
+        assert bool(steps[-1].features) <= (stop == num_stages)
+        assert encoder.group.all_reduce(torch.ones(3)).tolist() == [encoder.group.size] * 3
+    failed = [key for step in steps for key in step.failed]
+    assert len(set(failed)) == len(failed), "a failure is told once"
+    return EncodedUnits(
+        steps[-1].features,
+        frozenset(failed),
+        tuple(map(sum, zip(*(step.seconds for step in steps), strict=True))),
+        sum(step.makespan for step in steps),
+        tuple(map(sum, zip(*(step.exchanged_bytes for step in steps), strict=True))),
+        tuple(span for step in steps for span in step.spans),
     )
 
 
@@ -546,7 +599,7 @@ def _fail_in_layer(model: VisionLanguageModel, layer: int) -> Encoder:
                 raise RuntimeError("out of memory")
             return pending
 
-    def encode_vision(pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
+    def encode_vision(pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Stages:
         return model.encode_vision(pixels, pieces, None if shared is None else Breaking(shared))
 
     return encode_vision

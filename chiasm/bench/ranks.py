@@ -19,7 +19,7 @@ from chiasm.errors import EngineDeadError
 from chiasm.multimodal.pixels import write_rows
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.media import PixelRef, Unit
-from chiasm.schema.plan import StepPlan, VisionPlan
+from chiasm.schema.plan import StepPlan, VisionPlan, VisionStep
 from chiasm.vision.cost import CostModel
 
 _SEED = 0
@@ -71,7 +71,8 @@ class RankSet:
         pids = self._executor.rank_pids
         restarted = [_restart_peak(pid) for pid in pids]
         start = time.perf_counter()
-        result = self._executor.execute(StepPlan(self._step, (), self._held, (), plan, ()))
+        whole = VisionStep(plan, 0, self.facts.encoder.num_stages, plan.predicted_seconds)
+        result = self._executor.execute(StepPlan(self._step, (), self._held, (), whole, ()))
         stop = time.perf_counter()
         if result.failed_units:
             raise EngineDeadError(f"{len(result.failed_units)} units could not be encoded; the log above says why.")

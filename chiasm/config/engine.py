@@ -94,7 +94,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_num_batched_tokens: most tokens computed in one step.
         max_num_batched_patches: most patches encoded in one step; one unit always fits.
         encoder_step_budget_ms: most milliseconds, by the cost model, that a step encodes while a sequence decodes;
-            one unit always fits. None takes four decode steps, as measured.
+            a unit that takes longer is divided over several. None takes four decode steps, as measured.
         encoder_step_budget_patches: the same as a number of patches, in place of a time.
         block_size: tokens in a cache block.
         kv_cache_memory_bytes: memory of the KV cache on each rank; None chooses by what is free.

@@ -16,6 +16,7 @@ from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.segments import SharedRows
 from chiasm.schema.facts import ModelFacts, TileForm, VideoFacts
 from chiasm.schema.media import MediaItem
+from chiasm.vision.stages import Stages
 from chiasm.vision.units import Piece
 
 ConfigT = TypeVar("ConfigT")
@@ -87,8 +88,8 @@ class VisionLanguageModel(Protocol):
     def embed_tokens(self, ids: Tensor) -> Tensor:
         """LongTensor [n] -> [n, d]; a placeholder's row is to be overwritten by the first d columns of a feature."""
 
-    def encode_vision(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
-        """Encode packed pieces of units, one after another.
+    def encode_vision(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Stages:
+        """Encode packed pieces of units, one after another, in stages.
 
         Args:
             pixels: uint8 [rows of all pieces, bytes of a patch], each piece's in the cut order of its unit.
@@ -97,7 +98,7 @@ class VisionLanguageModel(Protocol):
                 no rows at all and yet has to take part.
 
         Returns:
-            [tokens of all pieces, feature size], in the same order.
+            A pass that gives [tokens of all pieces, feature size], in the same order.
         """
 
     def keep(self, features: Tensor) -> Tensor:

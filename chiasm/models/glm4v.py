@@ -53,6 +53,7 @@ from chiasm.ops.rope import Pairing, Rotation, grid_rotation, inverse_frequencie
 from chiasm.ops.segments import Segments, SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts, SliceForm, VideoFacts
 from chiasm.schema.media import PatchProcessorSpec, VideoProcessorSpec
+from chiasm.vision.stages import Stages
 from chiasm.vision.units import Piece
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -338,7 +339,7 @@ class Tower(nn.Module):
         self.downsample = BlockConvolution(size, config.out_hidden_size, self.merge_size, placement=placement)
         self.merger = _Merger(config, placement)
 
-    def forward(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
+    def encode(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None) -> Stages:
         """uint8 [n, bytes of a patch] -> [n / 4, feature size]; see ``VisionLanguageModel.encode_vision``."""
         units = unit_segments(pieces, shared)
         positions = piece_positions(pieces, self.merge_size, pixels.device)
@@ -347,6 +348,7 @@ class Tower(nn.Module):
         x = x + self.embeddings(positions, _grid_sizes(pieces, pixels.device))
         for block in self.blocks:
             x = block(x, rotation, units)
+            yield
         features: Tensor = self.merger(self.downsample(self.post_layernorm(x)))
         return features
 
@@ -499,7 +501,7 @@ def _encoder_shape(vision: VisionConfig) -> EncoderShape:
         intermediate_size=feature,
         mlp_matrices=3,
         num_layers=vision.depth,
-        num_full_attention_layers=vision.depth,
+        full_attention_layers=tuple(range(vision.depth)),
         num_heads=vision.num_heads,
         feature_size=feature,
         merge_size=vision.spatial_merge_size,

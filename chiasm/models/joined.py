@@ -23,6 +23,7 @@ from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.segments import SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts
 from chiasm.schema.media import ImageProcessorSpec, MediaItem, PatchLayout, PatchProcessorSpec
+from chiasm.vision.stages import Stages
 from chiasm.vision.units import Piece
 
 _TOWER_SIZES = (
@@ -149,7 +150,7 @@ class EncoderTower(Protocol):
 
     patch_embed: PatchEmbedding
 
-    def __call__(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None) -> Tensor:
+    def encode(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None) -> Stages:
         """uint8 [patches, bytes of a patch] -> [tokens, feature size]."""
 
 
@@ -202,9 +203,9 @@ class JoinedModel(nn.Module):
         rows: Tensor = self.language_model.embed_tokens(ids)
         return rows
 
-    def encode_vision(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
+    def encode_vision(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Stages:
         """uint8 [patches, bytes of a patch] -> [tokens, feature size]."""
-        return self.visual(pixels, pieces, shared)
+        return self.visual.encode(pixels, pieces, shared)
 
     def keep(self, features: Tensor) -> Tensor:
         """The features themselves."""

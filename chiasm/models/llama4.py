@@ -51,6 +51,7 @@ from chiasm.ops.rope import (
 from chiasm.ops.segments import Segments, SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts, TileForm
 from chiasm.schema.media import MediaItem
+from chiasm.vision.stages import Stages
 from chiasm.vision.units import Piece
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -357,7 +358,7 @@ class Tower(nn.Module):
         # Columns before rows, counted from 1: 0 in both is the class token's place.
         self.places = torch.cat([positions.flip(1) + 1, torch.zeros(1, 2, dtype=torch.int64)]).to(placement.device)
 
-    def forward(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
+    def encode(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None) -> Stages:
         """uint8 [T P, bytes of a patch] -> [T P / 4, feature size]; see ``VisionLanguageModel.encode_vision``."""
         assert shared is None, "tiles are never cut"
         side, size = self.config.tile_side, self.config.hidden_size
@@ -370,6 +371,7 @@ class Tower(nn.Module):
         units = Segments.from_lengths([num_rows] * num_tiles)
         for layer in self.layers:
             x = layer(x, rotation, units)
+            yield
         patches = self.norm_post(x.view(num_tiles, num_rows, size)[:, :-1])
         features: Tensor = self.projector(self.adapter(patches.reshape(-1, size * self.config.block_rows)))
         return features
@@ -539,7 +541,7 @@ def _encoder_shape(vision: VisionConfig, feature_size: int) -> EncoderShape:
         intermediate_size=vision.intermediate_size,
         mlp_matrices=2,
         num_layers=vision.depth,
-        num_full_attention_layers=vision.depth,
+        full_attention_layers=tuple(range(vision.depth)),
         num_heads=vision.num_heads,
         feature_size=feature_size,
         merge_size=vision.spatial_merge_size,

@@ -47,6 +47,7 @@ from chiasm.ops.rope import LongContext, inverse_frequencies, stretched_frequenc
 from chiasm.ops.segments import Segments, SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts
 from chiasm.schema.media import CanvasProcessorSpec, CanvasShape, MediaItem
+from chiasm.vision.stages import Stages
 from chiasm.vision.units import Piece
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -419,7 +420,7 @@ class Tower(nn.Module):
         self.columns = slice(*shard_bounds(width, placement.group))
         self.projector = RowParallelLinear(width, feature_size, bias=True, placement=placement)
 
-    def forward(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
+    def encode(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None) -> Stages:
         """uint8 [rows with pixels, bytes of a patch] -> [n, feature size]."""
         config = self.config
         rows = _RowPlaces.of(pieces, config.canvas, pixels.device)
@@ -434,9 +435,11 @@ class Tower(nn.Module):
             x = layer(x, segments)
             if index in asked:
                 by_layer[..., asked.index(index)] = x
+            yield
         x = self.layernorm_post(x) + self.post_tile_positional_embedding(rows.tiles)
         for layer in self.global_transformer.layers:
             x = layer(x, segments)
+            yield
         last.copy_(x)
         features: Tensor = self.projector(states[:, self.columns])
         return features
@@ -615,10 +618,9 @@ class CrossModel(nn.Module):
         rows: Tensor = self.language_model.embed_tokens(ids)
         return rows
 
-    def encode_vision(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
+    def encode_vision(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Stages:
         """uint8 [rows with pixels, bytes of a patch] -> [rows of all pieces, feature size]."""
-        features: Tensor = self.visual(pixels, pieces, shared)
-        return features
+        return self.visual.encode(pixels, pieces, shared)
 
     def keep(self, features: Tensor) -> Tensor:
         """Keys and values in this rank's heads, without the rows that fill up tiles."""
@@ -696,7 +698,7 @@ def _encoder_shape(vision: VisionConfig, feature_size: int) -> EncoderShape:
         intermediate_size=vision.intermediate_size,
         mlp_matrices=2,
         num_layers=num_layers,
-        num_full_attention_layers=num_layers,
+        full_attention_layers=tuple(range(num_layers)),
         num_heads=vision.attention_heads,
         feature_size=feature_size,
         outer_flops=2 * (vision.hidden_size * vision.patch_bytes + vision.vision_output_dim * feature_size),

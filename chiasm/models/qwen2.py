@@ -39,6 +39,7 @@ from chiasm.ops.rope import grid_rotation, inverse_frequencies, multimodal_rotat
 from chiasm.ops.segments import Segments, SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts, VideoFacts
 from chiasm.schema.media import VideoProcessorSpec
+from chiasm.vision.stages import Stages
 from chiasm.vision.units import Piece
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -187,7 +188,7 @@ class Tower(nn.Module):
         )
         self.merger = _Merger(config, norm, placement)
 
-    def forward(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
+    def encode(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None) -> Stages:
         """uint8 [n, bytes of a patch] -> [n / 4, feature size]; see ``VisionLanguageModel.encode_vision``."""
         segments = self.layer_segments(pieces, unit_segments(pieces, shared))
         x = self.patch_embed(pixels)
@@ -195,6 +196,7 @@ class Tower(nn.Module):
         rotation = grid_rotation(positions, self.frequencies)
         for block, own in zip(self.blocks, segments, strict=True):
             x = block(x, rotation, own)
+            yield
         features: Tensor = self.merger(x)
         return features
 
@@ -286,7 +288,7 @@ def encoder_shape(vision: TowerConfig, intermediate_size: int, mlp_matrices: int
         intermediate_size=intermediate_size,
         mlp_matrices=mlp_matrices,
         num_layers=vision.depth,
-        num_full_attention_layers=vision.depth,
+        full_attention_layers=tuple(range(vision.depth)),
         num_heads=vision.num_heads,
         feature_size=vision.out_hidden_size,
         merge_size=vision.spatial_merge_size,

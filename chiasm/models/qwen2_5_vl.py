@@ -86,7 +86,7 @@ def read_facts(config: Config, processor: dict[str, Any], generation: dict[str, 
     vision = config.vision
     encoder = msgspec.structs.replace(
         qwen2.encoder_shape(vision, vision.intermediate_size, mlp_matrices=3),
-        num_full_attention_layers=sum(index < vision.depth for index in set(vision.fullatt_block_indexes)),
+        full_attention_layers=tuple(index for index in range(vision.depth) if index in vision.fullatt_block_indexes),
         window_blocks=vision.window_blocks,
     )
     return qwen2.make_facts("qwen2_5_vl", config, processor, generation, encoder)

@@ -57,6 +57,7 @@ from chiasm.ops.rope import grid_rotation, interleaved_rotation, inverse_frequen
 from chiasm.ops.segments import SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts, SliceForm, VideoFacts
 from chiasm.schema.media import VideoProcessorSpec
+from chiasm.vision.stages import Stages
 from chiasm.vision.units import Piece
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -314,7 +315,7 @@ class Tower(nn.Module):
             _Merger(config, size * config.block_rows, placement) for _ in config.deepstack_visual_indexes
         )
 
-    def forward(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Tensor:
+    def encode(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None) -> Stages:
         """uint8 [n, bytes of a patch] -> [n / 4, feature size]; see ``VisionLanguageModel.encode_vision``."""
         config = self.config
         units = unit_segments(pieces, shared)
@@ -330,6 +331,7 @@ class Tower(nn.Module):
             if index in places:
                 merger, columns = places[index]
                 columns.copy_(merger(x))
+            yield
         own.copy_(self.merger(x))
         return features
 
@@ -447,7 +449,7 @@ def _encoder_shape(vision: VisionConfig) -> EncoderShape:
         intermediate_size=vision.intermediate_size,
         mlp_matrices=2,
         num_layers=vision.depth,
-        num_full_attention_layers=vision.depth,
+        full_attention_layers=tuple(range(vision.depth)),
         num_heads=vision.num_heads,
         feature_size=vision.feature_size,
         merge_size=vision.spatial_merge_size,

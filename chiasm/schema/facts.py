@@ -17,7 +17,7 @@ class EncoderShape(msgspec.Struct, frozen=True):
         intermediate_size: width inside the MLP.
         mlp_matrices: matrices of the MLP (3 with a gate, else 2).
         num_layers: layers in all.
-        num_full_attention_layers: of these, layers whose attention spans a whole unit.
+        full_attention_layers: of these, those whose attention spans a whole unit, in order, counted from 0.
         num_heads: attention heads.
         feature_size: columns of a feature row, all that the language model is given of a token.
         merge_size: side of a merge block in patches; a block becomes one token, and is never cut.
@@ -33,7 +33,7 @@ class EncoderShape(msgspec.Struct, frozen=True):
     intermediate_size: int
     mlp_matrices: int
     num_layers: int
-    num_full_attention_layers: int
+    full_attention_layers: tuple[int, ...]
     num_heads: int
     feature_size: int
     merge_size: int = 1
@@ -47,6 +47,20 @@ class EncoderShape(msgspec.Struct, frozen=True):
     def block_rows(self) -> int:
         """Patches in a merge block."""
         return self.merge_size**2
+
+    @property
+    def num_full_attention_layers(self) -> int:
+        """Layers whose attention spans a whole unit."""
+        return len(self.full_attention_layers)
+
+    @property
+    def num_stages(self) -> int:
+        """Stages of a pass through the tower: each layer, and what follows the last one."""
+        return self.num_layers + 1
+
+    def num_exchanging(self, num_stages: int) -> int:
+        """Of the first stages of a pass, those with full attention, in which ranks that share units exchange."""
+        return sum(layer < num_stages for layer in self.full_attention_layers)
 
     @property
     def window_patches(self) -> int:

@@ -58,7 +58,7 @@ class Assignment(msgspec.Struct, frozen=True):
 
 
 class VisionPlan(msgspec.Struct, frozen=True):
-    """Which rank computes which rows in this step.
+    """Which rank computes which rows of what.
 
     Attributes:
         assignments: one for each unit to encode, in order of first need.
@@ -74,6 +74,22 @@ class VisionPlan(msgspec.Struct, frozen=True):
     def units(self) -> tuple[Unit, ...]:
         """The units to encode, each once."""
         return tuple(assignment.unit for assignment in self.assignments)
+
+
+class VisionStep(msgspec.Struct, frozen=True):
+    """What a step does of a vision plan: all of it, or some stages of everybody's passes through the tower.
+
+    Attributes:
+        plan: the same in every step until its last stage is done.
+        start: stages done in steps before. 0 begins the plan; one that was left under way is given up then.
+        stop: stages done at the end of this step, of ``EncoderShape.num_stages``.
+        predicted_seconds: of this step's stages, by the cost model.
+    """
+
+    plan: VisionPlan
+    start: int
+    stop: int
+    predicted_seconds: float
 
 
 class StartedRequest(msgspec.Struct, frozen=True):
@@ -122,7 +138,7 @@ class StepPlan(msgspec.Struct, frozen=True):
         dropped: sequences to forget first (finished, aborted or preempted).
         evicted: unit keys whose features are dropped from the encoder cache first.
         started: sequences to take up.
-        vision: units to encode; None when there are none.
+        vision: units to encode, or to go on with; None when the encoder does nothing, and leaves what is under way.
         scheduled: tokens to compute, in the order of the packed batch.
     """
 
@@ -130,7 +146,7 @@ class StepPlan(msgspec.Struct, frozen=True):
     dropped: tuple[str, ...]
     evicted: tuple[str, ...]
     started: tuple[StartedRequest, ...]
-    vision: VisionPlan | None
+    vision: VisionStep | None
     scheduled: tuple[ScheduledRequest, ...]
 
 
@@ -162,9 +178,11 @@ class StepResult(msgspec.Struct, frozen=True):
     Attributes:
         step: the plan's number.
         sampled: new tokens, for the sequences that were sampled.
-        failed_units: unit key -> reason, for units that no rank could encode; their sequences were not computed.
-        encoder_seconds: time of each rank's own part, from the first pixel read to its features.
-        encoder_makespan: seconds from the start of the vision plan to the last feature, on rank 0.
+        failed_units: unit key -> reason, for units that no rank could encode, told once; their sequences were not
+            computed.
+        encoder_seconds: time of each rank's own part in this step.
+        encoder_makespan: seconds until every rank was through with this step's part of the vision plan, and with its
+            last one had all features, on rank 0.
         encoder_exchanged_bytes: what each rank received from others within layers of the tower, for cut units.
         compute_seconds: time of the language model and the sampler on rank 0.
     """

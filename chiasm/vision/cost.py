@@ -143,6 +143,17 @@ class CostModel:
         num_passes = 1 if self.rates.packs_units else len(works)
         return sum(work.seconds for work in works) + num_passes * self.rates.seconds_per_pass
 
+    def stages_share(self, works: Sequence[UnitWork], start: int, stop: int) -> float:
+        """The part of the time of some passes that their stages ``start`` to ``stop`` take.
+
+        What is outside the layers, about a layer's work, is counted as if it were spread over all stages.
+        """
+        work, shape = joined(works), self.shape
+        linear = work.linear * (stop - start) / shape.num_stages
+        num_full = shape.num_exchanging(stop) - shape.num_exchanging(start)
+        attention = work.attention * num_full / max(1, shape.num_full_attention_layers)
+        return (linear + attention) / work.seconds
+
     def least_seconds(self, works: Sequence[UnitWork]) -> float:
         """What no placement goes below: all ranks are given the same, in at most one pass, and exchange no rows."""
         work, m = joined(works), self.num_ranks

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from chiasm.dist.group import Group, PendingExchange
+from chiasm.schema.facts import EncoderShape
 from chiasm.schema.plan import Assignment
 from chiasm.vision.shared_unit import Heads, Received, Round, SharedUnit, shared_unit
 from chiasm.vision.timeline import Timeline
@@ -23,25 +24,20 @@ class RowExchange:
     Args:
         cut: the cut units of the pass, all of them on every rank.
         group: the ranks.
-        num_heads: H.
-        head_dim: D.
-        num_layers: layers with full attention, that is calls of ``begin``.
+        shape: of the tower; ``begin`` is called in each layer with full attention.
+        like: any tensor of the kind that is exchanged.
         timeline: where waiting is noted.
     """
 
     def __init__(
-        self,
-        cut: Iterable[Assignment],
-        group: Group,
-        *,
-        num_heads: int,
-        head_dim: int,
-        num_layers: int,
-        timeline: Timeline,
+        self, cut: Iterable[Assignment], group: Group, shape: EncoderShape, like: Tensor, timeline: Timeline
     ) -> None:
-        units = [shared_unit(assignment, group.rank, num_heads) for assignment in cut]
+        units = [shared_unit(assignment, group.rank, shape.num_heads) for assignment in cut]
         self._own = [unit for unit in units if unit.num_rows]
-        self._rounds = _Rounds(units, group, head_dim, num_layers, timeline)
+        self._shape = shape
+        self._like = like
+        head_dim = shape.hidden_size // shape.num_heads
+        self._rounds = _Rounds(units, group, head_dim, shape.num_full_attention_layers, timeline)
 
     @property
     def num_rows(self) -> int:
@@ -64,12 +60,12 @@ class RowExchange:
         self._rounds.start(messages, like=q)
         return _PendingRows(self._own, self._rounds, parts, q)
 
-    def give_up(self, like: Tensor) -> None:
-        """Send zeros for all rounds that are left.
+    def give_up(self, num_stages: int) -> None:
+        """Send zeros for all rounds that are left of so many stages.
 
         Called on a rank whose pass has failed, so that the others are not kept waiting; they learn of it after.
         """
-        self._rounds.give_up(like)
+        self._rounds.give_up(self._like, self._shape.num_exchanging(num_stages))
 
 
 class _PendingRows:
@@ -127,6 +123,8 @@ class _Rounds:
         self._head_dim = head_dim
         self._timeline = timeline
         turns: tuple[Round, ...] = ("first", "second") if self.has_second else ("first",)
+        self._num_turns = len(turns)
+        self._num_rounds = num_layers * len(turns)
         self._left = list(turns * num_layers)[::-1]
         self._turn: Round = "first"
         self._pending: PendingExchange | None = None
@@ -150,22 +148,22 @@ class _Rounds:
                 by_source[source] = part
         return list(received)
 
-    def give_up(self, like: Tensor) -> None:
-        """Take part in what is left, with zeros."""
+    def give_up(self, like: Tensor, num_layers: int) -> None:
+        """Take part in what is left of so many layers, with zeros."""
         if self._pending is not None:
             self._pending.wait()
-        while self._left:
-            self._post(like.new_zeros(sum(self._sizes(self._left[-1], is_sending=True))))
-            assert self._pending is not None
-            self._pending.wait()
+        while self._num_rounds - len(self._left) < num_layers * self._num_turns:
+            self._post(like.new_zeros(sum(self._sizes(self._left[-1], is_sending=True)))).wait()
+        self._pending = None
 
-    def _post(self, outgoing: Tensor) -> None:
+    def _post(self, outgoing: Tensor) -> PendingExchange:
         turn = self._left[-1]
         sending, receiving = (self._sizes(turn, is_sending=flag) for flag in (True, False))
         # It may fail for want of memory to receive into; the round is over with only once it has begun.
-        self._pending = self._group.start_all_to_all(outgoing, sending, receiving)
+        self._pending = pending = self._group.start_all_to_all(outgoing, sending, receiving)
         self._turn = self._left.pop()
         self.num_bytes += sum(receiving) * outgoing.itemsize
+        return pending
 
     def _sizes(self, turn: Round, *, is_sending: bool) -> list[int]:
         """Elements to, or from, every rank."""

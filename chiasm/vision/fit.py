@@ -15,7 +15,7 @@ from chiasm.dist.group import Group
 from chiasm.ops.attention import attend_unit
 from chiasm.schema.facts import EncoderRates, EncoderShape
 from chiasm.vision.cost import full_attention_flops, linear_flops
-from chiasm.vision.encode import Encoder
+from chiasm.vision.stages import Encoder, whole_pass
 from chiasm.vision.units import Piece
 
 SECONDS = 2.0
@@ -125,7 +125,7 @@ class Fit:
         piece = self._piece(squares)
         num_pixels = squares.number * min(piece.num_rows, math.prod(piece.grid))
         pixels = torch.zeros(num_pixels, self.row_bytes, dtype=torch.uint8, device=self.device)
-        self.encoder(pixels, [piece] * squares.number, None)
+        whole_pass(self.encoder(pixels, [piece] * squares.number, None))
 
     def _piece(self, squares: _Squares) -> Piece:
         side = squares.side * self.shape.merge_size

@@ -34,7 +34,7 @@ class Timeline:
     """Spans of one plan on one rank, by the host's clock: on a GPU, work that was only launched looks short."""
 
     def __init__(self) -> None:
-        self.spans: list[Span] = []
+        self._spans: list[Span] = []
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
@@ -43,7 +43,12 @@ class Timeline:
         try:
             yield
         finally:
-            self.spans.append(Span(name, start, time.perf_counter()))
+            self._spans.append(Span(name, start, time.perf_counter()))
+
+    def take(self) -> tuple[Span, ...]:
+        """What was noted since the last call."""
+        taken, self._spans = tuple(self._spans), []
+        return taken
 
 
 class SpanLog:

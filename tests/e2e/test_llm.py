@@ -14,6 +14,7 @@ from PIL import Image
 from chiasm import LLM, SamplingParams
 from chiasm.errors import UserError
 from chiasm.schema.facts import EncoderRates
+from chiasm.vision.timeline import read_spans
 from tests.checkpoints.common import SavedModel
 from tests.e2e.pictures import chart, photograph
 from tests.e2e.reference import NUM_TOKENS, Reference, folder_of, image_prompt
@@ -114,6 +115,31 @@ def test_tight_limits_change_nothing(llm: LLM, qwen2_5_vl: SavedModel, cases: di
         assert tokens(tight, inputs) == [case.tokens for case in cases.values()]
         assert tokens(tight, texts) == tokens(llm, texts)
         assert tight.stats.num_preemptions > 0
+
+
+@pytest.mark.parametrize(("size", "mode"), [(1, "auto"), (2, "auto"), (2, "data"), (2, "weights")])
+def test_pictures_that_take_many_steps_beside_an_answer_change_nothing(
+    llm: LLM, qwen2_5_vl: SavedModel, cases: dict[str, Case], tmp_path: Path, size: int, mode: str
+) -> None:
+    """A budget that a single layer exceeds, while another request decodes."""
+    talk = SamplingParams(temperature=0, max_tokens=600, ignore_eos=True)
+    names = ["photograph", "chart", "two of different sizes", "1x150", "3x560"]
+    with LLM(
+        folder_of(qwen2_5_vl),
+        dtype="float32",
+        tensor_parallel_size=size,
+        mm_encoder_tp_mode=mode,
+        encoder_step_budget_ms=0.001,
+        mm_encoder_trace_dir=str(tmp_path),
+    ) as slow:
+        outputs = slow.generate(
+            ["Once", *(cases[name].as_input() for name in names)], [talk, *[GREEDY] * len(names)], use_tqdm=False
+        )
+        assert slow.stats.encoder_bytes_used == slow.stats.kv_blocks_used == 0
+    answers = [output.outputs[0].token_ids for output in outputs]
+    assert answers == [tokens(llm, "Once", talk)[0], *(cases[name].tokens for name in names)]
+    done = [span.name for span in read_spans(tmp_path, 0)]
+    assert done.count("encode") > 3 * done.count("load"), "a tower of four layers has five stages"
 
 
 def test_chat_equals_hugging_face(llm: LLM, qwen2_5_vl: SavedModel) -> None:

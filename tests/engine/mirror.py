@@ -12,7 +12,7 @@ from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
 from chiasm.schema.facts import EncoderRates, EncoderShape
 from chiasm.schema.media import MediaItem, PixelRef, Unit
 from chiasm.schema.output import SequenceDelta
-from chiasm.schema.plan import SampledToken, StartedRequest, StepPlan, StepResult
+from chiasm.schema.plan import SampledToken, StartedRequest, StepPlan, StepResult, VisionPlan
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.sampling import SamplingParams
 from chiasm.vision.frames import seen_between, units_between, with_readers
@@ -23,7 +23,7 @@ SHAPE = EncoderShape(
     intermediate_size=16,
     mlp_matrices=3,
     num_layers=4,
-    num_full_attention_layers=2,
+    full_attention_layers=(1, 3),
     num_heads=2,
     feature_size=8,
     merge_size=2,
@@ -95,12 +95,17 @@ class MirrorRank:
         num_encoded: how often each unit was encoded.
         content: block -> the tokens and units in it, as far as written.
         failing: unit keys that can't be encoded.
+        failing_stage: of a pass, the one in which that shows.
+        under_way: the vision plan that has begun and has stages left.
         seconds: what it says that each rank took to encode.
     """
 
-    def __init__(self, limits: SchedulerLimits, failing: Collection[str] = ()) -> None:
+    def __init__(self, limits: SchedulerLimits, failing: Collection[str] = (), failing_stage: int = 0) -> None:
         self._limits = limits
         self.failing = set(failing)
+        self.failing_stage = failing_stage
+        self.under_way: VisionPlan | None = None
+        self._num_done = 0
         self.records: dict[str, _Record] = {}
         self.features: dict[str, int] = {}
         self.num_encoded: Counter[str] = Counter()
@@ -143,18 +148,29 @@ class MirrorRank:
         self.records[started.request_id] = _Record(list(started.token_ids), started.items)
 
     def _encode(self, plan: StepPlan) -> set[str]:
-        if plan.vision is None:
+        step = plan.vision
+        if step is None:
             return set()
-        units = plan.vision.units
-        patches = sum(unit.num_patches for unit in units)
-        assert len({unit.key for unit in units}) == len(units)
-        assert len(units) == 1 or patches <= self._limits.max_num_batched_patches
-        assert not {unit.key for unit in units} & set(self.features), "encoded again"
-        failed = {unit.key for unit in units} & self.failing
-        self.features |= {unit.key: unit.num_tokens for unit in units if unit.key not in failed}
-        self.num_encoded.update(unit.key for unit in units)
-        assert sum(self.features.values()) * ROW_BYTES <= self._limits.encoder_cache_bytes
-        return failed
+        units, keys = step.plan.units, {unit.key for unit in step.plan.units}
+        if step.start == 0:
+            self._begin(step.plan)
+        assert (step.plan, step.start) == (self.under_way, self._num_done), "it goes on where it was left"
+        assert step.start < step.stop <= self._limits.encoder.num_stages
+        self._num_done = step.stop
+        failed = keys & self.failing
+        if step.stop == self._limits.encoder.num_stages:
+            self.under_way = None
+            self.features |= {unit.key: unit.num_tokens for unit in units if unit.key not in failed}
+            assert sum(self.features.values()) * ROW_BYTES <= self._limits.encoder_cache_bytes
+        return failed if step.start <= self.failing_stage < step.stop else set()
+
+    def _begin(self, plan: VisionPlan) -> None:
+        keys = [unit.key for unit in plan.units]
+        assert len(set(keys)) == len(keys)
+        assert len(keys) == 1 or sum(u.num_patches for u in plan.units) <= self._limits.max_num_batched_patches
+        assert not set(keys) & set(self.features), "encoded again"
+        self.num_encoded.update(keys)
+        self.under_way, self._num_done = plan, 0
 
     def _write(self, record: _Record, start: int, stop: int) -> None:
         """Write keys and values, and check that the history is this sequence's own."""

@@ -20,10 +20,10 @@ from chiasm.engine.scheduler.encoder_policy import (
 )
 from chiasm.schema.facts import EncoderRates
 from chiasm.schema.media import PixelRef, Unit
-from chiasm.vision.cost import CostModel
+from chiasm.vision.cost import CostModel, full_attention_flops
 from tests.engine.mirror import SHAPE
 
-_LINEAR = msgspec.structs.replace(SHAPE, num_full_attention_layers=SHAPE.num_layers)
+_LINEAR = msgspec.structs.replace(SHAPE, full_attention_layers=tuple(range(SHAPE.num_layers)))
 _RATES = EncoderRates(0.0, 1e-6, 0.0, 0.0, 0.0, 4, can_overlap=False, packs_units=False)
 
 
@@ -35,6 +35,7 @@ def unit(key: str, num_tokens: int) -> Unit:
     return Unit(key, (2, 2 * num_tokens), num_tokens, PixelRef("", 0, 4 * num_tokens, 1))
 
 
+NUM_STAGES = _LINEAR.num_stages
 SECOND = model(1).work(unit("", 1)).seconds
 """Of a token's patches on one rank; nothing but linear work has a price here."""
 
@@ -87,6 +88,9 @@ CASES = {
     "small ones get the half that is not the first's": Case("v0 s0 t0 v1 t1", (VIDEO, SMALL, LATER), budget=14),
     "who had much before waits": Case("v0 t0 t1", (VIDEO, claim("s", 2, seconds=9), LATER), budget=9),
     "a small one fits beside a large one that doesn't": Case("v0 s0", (claim("v", 4, 40), SMALL), budget=9),
+    "others go along where ranks would wait": Case(
+        "v0 s0 t0", (claim("v", 4), SMALL, LATER), budget=1, mode="data", num_ranks=2
+    ),
     "two ranks do twice as much": Case("v0 v1 v2 v3", (VIDEO,), budget=8, num_ranks=2),
     "whole units take as long as the largest": Case("s0 t0 t1", (SMALL, LATER), budget=4, mode="data", num_ranks=2),
     "what is encoded costs nothing": Case("v2 v3", (VIDEO,), budget=8, ready=frozenset({"v0", "v1"})),
@@ -99,6 +103,42 @@ CASES = {
     "ahead while those that run need nothing": Case("t0 t1", (), (LATER,), budget=8),
     "ahead what fills ranks that would wait": Case("v0 t0 t1", (claim("v", 4),), (LATER,), mode="data", num_ranks=2),
     "ahead no more than that": Case("v0 t0 t1", (claim("v", 4),), (claim("t", 2, 2, 2),), mode="data", num_ranks=2),
+}
+
+
+@dataclass(frozen=True)
+class Division:
+    """A unit, and how far its pass has come after each step that encodes while somebody decodes.
+
+    Attributes:
+        stops: of ten stages.
+        budget: of a step, as a part of the whole pass.
+        full: layers with full attention.
+        attention: seconds of all of it, where the rest takes 1.
+        patches: the budget, as a part of the unit's, in place of a time.
+        slowness: how many times as long as predicted steps took lately.
+    """
+
+    stops: tuple[int, ...]
+    budget: float = 1.0
+    full: tuple[int, ...] = ()
+    attention: float = 0.0
+    patches: float | None = None
+    slowness: float | None = None
+
+
+DIVISIONS = {
+    "what fits is not divided": Division((10,)),
+    "halves": Division((5, 10), budget=0.5),
+    "parts that are alike rather than a small rest": Division((5, 10), budget=0.9),
+    "three": Division((4, 7, 10), budget=0.4),
+    "a part more where stages don't fill it": Division((2, 4, 6, 8, 10), budget=0.25),
+    "a layer is never divided": Division(tuple(range(1, 11)), budget=1e-6),
+    "patches": Division((5, 10), patches=0.5),
+    "slow ranks": Division((5, 10), slowness=1.9),
+    "fast ranks": Division((10,), budget=0.6, slowness=0.5),
+    "layers with full attention take longer": Division((4, 7, 10), budget=0.4, full=(2, 5, 8), attention=1.0),
+    "each of them alone": Division((2, 3, 5, 6, 8, 9, 10), budget=0.15, full=(2, 5, 8), attention=0.4),
 }
 
 
@@ -125,7 +165,13 @@ def policy_of(case: Case) -> EncoderPolicy:
 
 def observe(policy: EncoderPolicy, **changes: object) -> None:
     """A step that encoded something while a sequence decoded, unless ``changes`` say otherwise."""
-    step = {"is_decoding": True, "encoded": (unit("any", 1),), "encoder_seconds": 0.0, "decode_seconds": None}
+    step = {
+        "is_decoding": True,
+        "encoded": (unit("any", 1),),
+        "stages": (0, NUM_STAGES),
+        "encoder_seconds": 0.0,
+        "decode_seconds": None,
+    }
     policy.observe(**{**step, **changes})  # type: ignore[arg-type]
 
 
@@ -135,6 +181,52 @@ def test_what_a_step_encodes(name: str) -> None:
     granted = grant(policy_of(case), case)
     assert sorted(granted.units) == sorted(case.expected.split())
     assert sum(granted.seconds.values()) == pytest.approx(sum(u.num_tokens for u in granted.units.values()) * SECOND)
+
+
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_a_unit_over_the_budget_takes_several_steps(name: str) -> None:
+    division = DIVISIONS[name]
+    shape = msgspec.structs.replace(SHAPE, num_layers=9, full_attention_layers=division.full, window_blocks=0)
+    work = CostModel(shape, _RATES, 1).work(unit("", 4))
+    per_attention = division.attention * work.linear / max(1, full_attention_flops(shape, 16))
+    own = CostModel(shape, msgspec.structs.replace(_RATES, seconds_per_attention_flop=per_attention), 1)
+    budget = division.budget * own.work(unit("", 4)).seconds * (1 + 1e-9)
+    step_patches = None if division.patches is None else round(16 * division.patches)
+    policy = EncoderPolicy(EncoderLimits(1000, None if step_patches else budget, step_patches), own, "auto")
+    encoded = unit("", 4)
+    if division.slowness is not None:
+        measured = division.slowness * own.work(encoded).seconds
+        observe(policy, is_decoding=False, encoded=(encoded,), stages=(0, 10), encoder_seconds=measured)
+    stops = [0]
+    while stops[-1] < 10:
+        stops.append(policy.next_stop([encoded], stops[-1], is_decoding=True))
+    assert tuple(stops[1:]) == division.stops
+
+
+def test_a_part_is_held_against_its_own_prediction() -> None:
+    """A fifth of a pass in a fifth of its time is as fast as predicted."""
+    case = Case("", (VIDEO,), budget=16)
+    policy = policy_of(case)
+    observe(policy, is_decoding=False, encoded=(unit("any", 4),), stages=(1, 2), encoder_seconds=0.8 * SECOND)
+    assert len(grant(policy, case).units) == 4
+
+
+def test_what_is_under_way_rests_between_its_steps_and_ends_once_nobody_decodes() -> None:
+    policy = policy_of(Case("", (), budget=1))
+    large = [unit("large", 4)]
+    first = policy.next_stop(large, 0, is_decoding=True)
+    assert 0 < first < NUM_STAGES
+    observe(policy, encoded=large, stages=(0, first))
+    assert [policy.next_stop(large, first, is_decoding=flag) for flag in (True, False)] == [first, NUM_STAGES]
+    for _ in range(NUM_RESTS):
+        observe(policy, encoded=())
+    assert policy.next_stop(large, first, is_decoding=True) > first
+
+
+def test_what_exceeds_the_budget_is_granted_as_far_as_a_step_goes() -> None:
+    case = CASES["one unit fits any budget"]
+    assert 0 < grant(policy_of(case), case).stop < NUM_STAGES
+    assert grant(policy_of(case), case, is_decoding=False).stop == NUM_STAGES
 
 
 def test_a_budget_holds_less_where_steps_took_longer_than_predicted() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from chiasm.schema.request import EngineRequest
 from chiasm.schema.sampling import SamplingParams
 from tests.engine.mirror import (
     ROW_BYTES,
+    SHAPE,
     MirrorRank,
     answer_of,
     image,
@@ -58,7 +60,7 @@ def test_a_chunk_ends_before_the_first_unit_over_the_budget() -> None:
     clip = image(1, ("f0", 4), ("f1", 4), ("f2", 4))
     scheduler, rank = started(limits(max_num_batched_tokens=32), request("a", 16, clip))
     plan = step(scheduler, rank)
-    assert [unit.key for unit in plan.vision.units] == ["f0", "f1"], "32 patches"
+    assert [unit.key for unit in plan.vision.plan.units] == ["f0", "f1"], "32 patches"
     assert tokens_of(plan) == {"a": 9}, "one token of text and two frames"
     assert tokens_of(step(scheduler, rank)) == {"a": 7}
 
@@ -66,18 +68,18 @@ def test_a_chunk_ends_before_the_first_unit_over_the_budget() -> None:
 def test_a_unit_larger_than_the_budget_is_encoded_alone() -> None:
     scheduler, rank = started(limits(), request("a", 20, image(0, ("huge", 12), ("next", 1))))
     plan = step(scheduler, rank)
-    assert [unit.key for unit in plan.vision.units] == ["huge"]
+    assert [unit.key for unit in plan.vision.plan.units] == ["huge"]
 
 
 def test_only_units_that_the_chunk_needs_are_encoded() -> None:
     scheduler, rank = started(limits(max_num_batched_tokens=4), request("a", 20, image(2, ("f0", 4), ("f1", 4))))
-    assert [unit.key for unit in step(scheduler, rank).vision.units] == ["f0"]
+    assert [unit.key for unit in step(scheduler, rank).vision.plan.units] == ["f0"]
 
 
 def test_the_same_unit_in_two_requests_and_twice_in_one_is_encoded_once() -> None:
     twice = (image(0, ("same", 4)), image(5, ("same", 4)))
     scheduler, rank = started(limits(max_num_batched_tokens=32), request("a", 10, *twice), request("b", 6, twice[0]))
-    assert [unit.key for unit in step(scheduler, rank).vision.units] == ["same"]
+    assert [unit.key for unit in step(scheduler, rank).vision.plan.units] == ["same"]
     run_until_idle(scheduler, rank)
     assert scheduler.stats().units_encoded == 1
 
@@ -262,6 +264,98 @@ def test_totals_of_the_encoder() -> None:
     assert sum(stats.plan_reasons.values()) == 2
 
 
+# A budget that one layer exceeds: a unit takes a step for each of them, and rests between, while "text" decodes.
+_SMALLEST = {"encoder_step_seconds": 1e-12, "max_num_batched_tokens": 32}
+
+
+def with_unit_under_way(own: SchedulerLimits, *requests: EngineRequest) -> tuple[Scheduler, MirrorRank]:
+    """A scheduler that has begun with a unit of these requests while another one decodes."""
+    scheduler, rank = started(own, request("text", 2, max_tokens=40, first_token=900))
+    step(scheduler, rank)
+    for one in requests:
+        scheduler.add(one)
+    assert step(scheduler, rank).vision.stop == 1
+    return scheduler, rank
+
+
+def test_a_unit_over_the_budget_is_encoded_layer_by_layer_and_read_in_the_step_that_ends_it() -> None:
+    scheduler, rank = with_unit_under_way(limits(**_SMALLEST), request("a", 7, image(2, ("k", 4))))
+    plans = [step(scheduler, rank) for _ in range((SHAPE.num_stages - 1) * (NUM_RESTS + 1))]
+    encoding = [plan.vision for plan in plans if plan.vision]
+    assert [(part.start, part.stop) for part in encoding] == [(n, n + 1) for n in range(1, SHAPE.num_stages)]
+    assert [bool(plan.vision) for plan in plans[: NUM_RESTS + 1]] == [False] * NUM_RESTS + [True]
+    assert all("text" in tokens_of(plan) for plan in plans), "decoding goes on"
+    reading = {index: tokens_of(plan)["a"] for index, plan in enumerate(plans) if "a" in tokens_of(plan)}
+    assert reading == {len(plans) - 1: 5}, "the text before it was read beside its first layer"
+    stats = scheduler.stats()
+    assert (stats.units_encoded, sum(stats.plan_reasons.values()), stats.encoder_hits) == (1, 1, 0)
+    assert stats.encoder_predicted == pytest.approx(encoding[0].plan.predicted_seconds)
+
+
+def test_nothing_else_is_begun_while_a_unit_is_under_way() -> None:
+    both = [request("a", 6, image(1, ("k", 4))), request("b", 7, image(1, ("l", 5)), first_token=300)]
+    scheduler, rank = with_unit_under_way(limits(**_SMALLEST), *both)
+    while rank.under_way:
+        step(scheduler, rank)
+    assert rank.num_encoded == {"k": 1}
+    run_until_idle(scheduler, rank)
+    assert rank.num_encoded == {"k": 1, "l": 1}
+
+
+def test_a_unit_under_way_is_left_off_if_nobody_reads_it_any_more() -> None:
+    scheduler, rank = with_unit_under_way(limits(**_SMALLEST), request("a", 6, image(1, ("k", 4))))
+    scheduler.abort(["a"])
+    scheduler.add(request("b", 6, image(1, ("l", 4)), first_token=300))
+    run_until_idle(scheduler, rank)
+    assert (rank.num_encoded, rank.features) == ({"k": 1, "l": 1}, {"l": 4})
+    assert scheduler.stats().units_encoded == 1
+
+
+def test_a_unit_under_way_goes_on_for_another_who_reads_it() -> None:
+    readers = [request(name, 6, image(1, ("k", 4)), first_token=first) for name, first in (("a", 100), ("b", 300))]
+    scheduler, rank = with_unit_under_way(limits(**_SMALLEST), *readers)
+    scheduler.abort(["a"])
+    assert run_until_idle(scheduler, rank)["b"][-1].finish_reason == "length"
+    assert rank.num_encoded == {"k": 1}
+
+
+def test_a_unit_that_fails_under_way_ends_its_request_at_once() -> None:
+    scheduler, rank = with_unit_under_way(limits(**_SMALLEST), request("bad", 6, image(1, ("broken", 4))))
+    rank.failing.add("broken")
+    rank.failing_stage = 2
+    scheduler.add(request("good", 6, image(1, ("fine", 4)), first_token=300))
+    deltas = run_until_idle(scheduler, rank)
+    assert [(delta.finish_reason, delta.error) for delta in deltas["bad"]] == [("error", "broken")]
+    assert deltas["good"][-1].finish_reason == deltas["text"][-1].finish_reason == "length"
+    assert rank.num_encoded == {"broken": 1, "fine": 1}
+
+
+def test_who_gives_way_while_its_unit_is_under_way_reads_it_later() -> None:
+    """Blocks run out as the two before it decode; the unit is through before it can start again."""
+    own = limits(**_SMALLEST, num_blocks=9, max_model_len=36)
+    scheduler, rank = started(own, *(request(f"text{n}", 4, max_tokens=14, first_token=300 * n) for n in (1, 2)))
+    step(scheduler, rank)
+    late = request("late", 16, image(11, ("k", 4)), first_token=900)
+    scheduler.add(late)
+    while "late" not in step(scheduler, rank).dropped:
+        pass
+    assert rank.under_way
+    deltas = run_until_idle(scheduler, rank)
+    assert rank.num_encoded == {"k": 1}
+    assert [token for delta in deltas["late"] for token in delta.token_ids] == answer_of(late)
+
+
+def test_a_unit_that_nobody_may_keep_is_there_for_its_reader() -> None:
+    """And room for it, though others pin cached units meanwhile."""
+    own = limits(**_SMALLEST, encoder_kept_bytes=0, encoder_cache_bytes=4 * ROW_BYTES)
+    reader = request("a", 6, image(1, ("k", 4)))
+    scheduler, rank = with_unit_under_way(own, reader)
+    deltas = run_until_idle(scheduler, rank)
+    assert [token for delta in deltas["a"] for token in delta.token_ids] == answer_of(reader)
+    assert rank.num_encoded == {"k": 1}
+    assert scheduler.stats().encoder_bytes_used == 0
+
+
 _REQUESTS = st.lists(
     st.tuples(
         st.integers(1, 20),  # tokens of text
@@ -292,6 +386,7 @@ _STEP_SECONDS = st.sampled_from([None, 1e-12, 5e-5, 1e-4, 3e-4])
     kept_rows=st.integers(0, 20),
     caches=st.booleans(),
     failing=st.sampled_from(["", "w", "uz"]),
+    failing_stage=st.integers(0, SHAPE.num_stages - 1),
     attends=st.booleans(),
 )
 def test_everything_adds_up_whatever_comes(
@@ -306,6 +401,7 @@ def test_everything_adds_up_whatever_comes(
     kept_rows: int,
     caches: bool,
     failing: str,
+    failing_stage: int,
     attends: bool,
 ) -> None:
     """Every request gets its own answer, plans obey their limits, and nothing is held at the end."""
@@ -324,7 +420,7 @@ def test_everything_adds_up_whatever_comes(
         encoder_kept_bytes=kept_rows * ROW_BYTES,
         enable_prefix_caching=caches,
     )
-    scheduler, rank = Scheduler(own), MirrorRank(own, failing)
+    scheduler, rank = Scheduler(own), MirrorRank(own, failing, failing_stage)
     arrivals = list(accumulate((entry[3] for entry in described[:-1]), initial=0))
     aborts = [None if entry[4] is None else at + entry[4] for at, entry in zip(arrivals, described, strict=True)]
     deltas = {one.request_id: [] for one in requests}
@@ -346,6 +442,8 @@ def test_everything_adds_up_whatever_comes(
         _check_answer(one, deltas[one.request_id], one.request_id in aborted, failing)
     stats = scheduler.stats()
     assert (stats.kv_blocks_used, stats.encoder_bytes_used, stats.num_running, stats.num_waiting) == (0, 0, 0, 0)
+    assert scheduler._encoder_cache.can_pin({"any": encoder_rows}), "nor is room reserved"
+    assert scheduler._encoder_cache.num_bytes == sum(rank.features.values()) * ROW_BYTES
 
 
 def _make(name: str, num_text: int, clips: list[list[tuple[str, int]]], max_tokens: int) -> EngineRequest:

@@ -26,9 +26,9 @@ def test_all_images_are_encoded_before_the_first_token_and_over_several_steps() 
     images = seen_images((2, "a", 4), (6, "b", 4), (9, "c", 4))
     scheduler, rank = started(limits(), request("one", 12, *images))
     plan = step(scheduler, rank)
-    assert ([unit.key for unit in plan.vision.units], plan.started, plan.scheduled) == (["a", "b"], (), ())
+    assert ([unit.key for unit in plan.vision.plan.units], plan.started, plan.scheduled) == (["a", "b"], (), ())
     plan = step(scheduler, rank)
-    assert [unit.key for unit in plan.vision.units] == ["c"], "32 patches are two images"
+    assert [unit.key for unit in plan.vision.plan.units] == ["c"], "32 patches are two images"
     assert tokens_of(plan) == {"one": 12}
 
 
@@ -94,7 +94,7 @@ def test_a_prefix_is_shared_only_with_the_same_images_and_encodes_what_it_still_
     scheduler.add(request("again", 12, *images))
     plan = step(scheduler, rank)
     assert tokens_of(plan) == {"again": 4}
-    assert [unit.key for unit in plan.vision.units] == ["b"], "a is behind the prefix"
+    assert [unit.key for unit in plan.vision.plan.units] == ["b"], "a is behind the prefix"
     run_until_idle(scheduler, rank)
     for changed in (images[:1], seen_images((2, "a", 4), (6, "other", 4)), ()):
         scheduler.add(request("changed", 12, *changed))
@@ -125,7 +125,7 @@ def test_an_abort_frees_images_of_who_runs_and_of_who_waits_for_more() -> None:
         request("waits", 6, *seen_images((1, "b", 4), (2, "c", 4), (3, "d", 4)), first_token=300),
     )
     plan = step(scheduler, rank)
-    assert {unit.key for unit in plan.vision.units} == {"a", "b"}
+    assert {unit.key for unit in plan.vision.plan.units} == {"a", "b"}
     assert held(scheduler)[1] == 8 * ROW_BYTES
     scheduler.abort(["runs", "waits"])
     assert held(scheduler) == (0, 0)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
+import pytest
 
 from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
 from chiasm.schema.facts import EncoderRates
@@ -17,6 +19,7 @@ from tests.engine.mirror import ROW_BYTES, SHAPE, MirrorRank, limits
 
 DECODE_SECONDS = 0.01
 TOKEN_SECONDS = 2e-5
+TOWER = msgspec.structs.replace(SHAPE, num_layers=32, full_attention_layers=(7, 15, 23, 31))
 FRAME_TOKENS = 64
 FRAME_SECONDS = 0.02
 """Of one frame on one rank, roughly; the encoder's rates follow from it."""
@@ -25,7 +28,7 @@ BUDGET = 4 * DECODE_SECONDS
 
 
 def _limits(**changes: object) -> SchedulerLimits:
-    per_flop = FRAME_SECONDS / linear_flops(SHAPE, _PATCHES)
+    per_flop = FRAME_SECONDS / linear_flops(TOWER, _PATCHES)
     rates = EncoderRates(0.0, per_flop, 1e-6 * per_flop, 0.0, 0.0, 4, can_overlap=False, packs_units=False)
     values: dict[str, object] = {
         "num_blocks": 20000,
@@ -35,6 +38,7 @@ def _limits(**changes: object) -> SchedulerLimits:
         "max_num_batched_patches": 16384,
         "encoder_cache_bytes": 4000 * ROW_BYTES,
         "encoder_kept_bytes": 4000 * ROW_BYTES,
+        "encoder": TOWER,
         "encoder_rates": rates,
         "enable_prefix_caching": False,
         "encoder_mode": "auto",
@@ -43,16 +47,15 @@ def _limits(**changes: object) -> SchedulerLimits:
     return limits(**values)
 
 
-def _unit(key: str) -> Unit:
-    return Unit(key, (2, _PATCHES // 2), FRAME_TOKENS, PixelRef("", 0, _PATCHES, 1))
-
-
-def clip(name: str, num_frames: int, max_tokens: int = 1) -> EngineRequest:
-    """A request with a video, or with an image if it has one frame."""
-    units = tuple(_unit(f"{name}/{index}") for index in range(num_frames))
-    item = MediaItem("video", 4, num_frames * FRAME_TOKENS, units)
-    tokens = tuple(range(item.end + 8))
-    return EngineRequest(name, tokens, (item,), SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True))
+def clip(name: str, num_frames: int, max_tokens: int = 1, *, size: int = 1) -> EngineRequest:
+    """A request with a video, or with an image if it has one frame; frames are ``size`` times as large as usual."""
+    tokens, patches = size * FRAME_TOKENS, size * _PATCHES
+    units = tuple(
+        Unit(f"{name}/{index}", (2, patches // 2), tokens, PixelRef("", 0, patches, 1)) for index in range(num_frames)
+    )
+    item = MediaItem("video", 4, num_frames * tokens, units)
+    ids = tuple(range(item.end + 8))
+    return EngineRequest(name, ids, (item,), SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True))
 
 
 def chat(name: str, max_tokens: int) -> EngineRequest:
@@ -67,13 +70,17 @@ class Simulation:
 
     Attributes:
         arrivals: (second, request), in order of time.
+        slowness: how much longer than predicted the encoder takes.
         token_times: by request, when its tokens came.
+        stalls: seconds of encoding in each step in which one of ``TALKS`` waited for its next token.
     """
 
     own: SchedulerLimits
     arrivals: list[tuple[float, EngineRequest]]
+    slowness: float = 1.0
     clock: float = 0.0
     token_times: dict[str, list[float]] = field(default_factory=dict)
+    stalls: list[float] = field(default_factory=list)
 
     def run(self, until: float) -> Simulation:
         """Step until the clock shows ``until`` or nothing is left."""
@@ -86,11 +93,12 @@ class Simulation:
             plan = scheduler.schedule()
             assert plan.scheduled
             result = rank.execute(plan)
-            compute, encode = _compute_seconds(plan), plan.vision.predicted_seconds if plan.vision else 0.0
+            compute = _compute_seconds(plan)
+            encode = self.slowness * plan.vision.predicted_seconds if plan.vision else 0.0
             self.clock += compute + encode
-            scheduler.apply(
-                plan, type(result)(result.step, result.sampled, result.failed_units, compute_seconds=compute)
-            )
+            if encode and any(part.request_id in _NAMES for part in plan.scheduled):
+                self.stalls.append(encode)
+            scheduler.apply(plan, msgspec.structs.replace(result, compute_seconds=compute, encoder_makespan=encode))
             for delta in scheduler.take_deltas():
                 self.token_times.setdefault(delta.request_id, []).extend([self.clock] * len(delta.token_ids))
         return self
@@ -120,6 +128,39 @@ def test_decoding_does_not_stall_behind_videos() -> None:
     assert np.percentile(gaps, 99) <= 1.5 * BUDGET
     assert gaps.max() <= 2 * BUDGET
     assert np.median(gaps) <= 1.1 * np.median(quiet)
+
+
+@pytest.mark.parametrize("slowness", [1.0, 2.5])
+@pytest.mark.parametrize("mode", ["auto", "data", "weights"])
+def test_decoding_does_not_stall_behind_pictures_that_exceed_the_budget(mode: str, slowness: float) -> None:
+    """Each takes as long as 4 to 20 budgets, and they are more than the encoder can do."""
+    pictures = [(0.5 + 0.3 * index, clip(f"picture{index}", 1, size=16)) for index in range(20)]
+    sim = Simulation(_limits(encoder_mode=mode), TALKS + pictures, slowness).run(8.0)
+    first, *later = sim.stalls
+    assert max(later) <= 1.01 * BUDGET
+    assert first <= 1.01 * BUDGET * slowness, "what the prediction is off by is known after the first step"
+    gaps = sim.gaps(*_NAMES)
+    reading = 2048 * TOKEN_SECONDS  # the most that a step reads
+    assert np.sort(gaps)[-len(TALKS) - 1] <= 1.01 * BUDGET + DECODE_SECONDS + reading
+    assert np.median(gaps) <= 1.01 * (DECODE_SECONDS + len(TALKS) * TOKEN_SECONDS)
+    assert len([name for name in sim.token_times if name.startswith("picture")]) >= 3
+
+
+def test_a_picture_that_exceeds_the_budget_waits_for_little_beside_its_encoding() -> None:
+    """For a step's budget of encoding there are three steps of decoding."""
+    sim = Simulation(_limits(), [*TALKS, (1.0, clip("picture", 1, size=16))]).run(10.0)
+    encoding = 16 * FRAME_SECONDS / 2
+    num_steps = encoding / BUDGET + 2
+    assert sim.first_token("picture") <= encoding + 3 * num_steps * DECODE_SECONDS + 17 * FRAME_TOKENS * TOKEN_SECONDS
+
+
+def test_nothing_is_divided_once_nobody_decodes() -> None:
+    """The talk ends while the picture is under way."""
+    arrivals = [(0.0, chat("talk", 60)), (0.55, clip("picture", 1, size=32))]
+    sim = Simulation(_limits(), arrivals).run(10.0)
+    left = sim.token_times["picture"][0] - sim.token_times["talk"][-1]
+    encoding = 32 * FRAME_SECONDS / 2
+    assert 0.5 * encoding < left < encoding + 4 * DECODE_SECONDS + 2 * 32 * FRAME_TOKENS * TOKEN_SECONDS
 
 
 def test_a_budget_of_the_operators_holds_too() -> None:

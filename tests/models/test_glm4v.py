@@ -175,3 +175,10 @@ def test_row_cuts_equal_one_rank(family: Family, rank_pool: RankPool, size: int,
     cuts = [uneven, [(size - 2, 0.3), (0, 1.0)] if size > 2 else [(0, 1.0)], [(size - 1, 1.0)]]
     for dtype in (torch.float32, torch.float64):
         invariants.row_cuts_equal_one_rank(family, rank_pool, size, prompts, cuts, [exchange] * 3, dtype)
+
+
+@ONCE
+@pytest.mark.parametrize(("size", "mode"), invariants.STEPS)
+def test_several_steps_equal_one(family: Family, rank_pool: RankPool, size: int, mode: EncoderMode) -> None:
+    prompts = [prompt_of(family, name) for name in ("one image", "two images of different sizes", "one large image")]
+    invariants.steps_equal_one_step(family, rank_pool, prompts, size, mode)

@@ -91,7 +91,7 @@ def test_facts_of_a_checkpoint() -> None:
         intermediate_size=128,
         mlp_matrices=3,
         num_layers=3,
-        num_full_attention_layers=3,
+        full_attention_layers=(0, 1, 2),
         num_heads=8,
         feature_size=128,
         merge_size=2,

@@ -166,3 +166,9 @@ def test_nine_tiles_on_eight_ranks_are_nine_tiles_of_work(family: Family, rank_p
     ranks = rank_pool.run(size, invariants.encode_on_rank, family.folder, prompts, plan, torch.float32, timeout=90.0)
     assert sorted(sum(rank.rows_read.values()) for rank in ranks) == [36] * 7 + [72]
     assert all(rank.features.keys() == {unit.key for unit in units} for rank in ranks)
+
+
+@pytest.mark.parametrize(("size", "mode"), invariants.STEPS)
+def test_several_steps_equal_one(family: Family, rank_pool: RankPool, size: int, mode: EncoderMode) -> None:
+    prompts = prompts_of(family, "one tile", "several tiles", "two images")
+    invariants.steps_equal_one_step(family, rank_pool, prompts, size, mode)

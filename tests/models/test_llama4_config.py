@@ -142,7 +142,7 @@ def test_facts_tell_of_tiles_and_of_the_tower(tmp_path: Path) -> None:
         intermediate_size=384,
         mlp_matrices=2,
         num_layers=3,
-        num_full_attention_layers=3,
+        full_attention_layers=(0, 1, 2),
         num_heads=12,
         feature_size=64,
         merge_size=2,

@@ -222,3 +222,9 @@ def test_a_unit_has_the_rows_that_hugging_face_computes() -> None:
     assert (unit.num_rows, unit.num_tokens, unit.num_extra, unit.num_padding) == (6432, 6432, 1632, 6432 - 3 * 1601)
     assert not tiles.has_grid((40, 200))
     assert not tiles.has_grid((40, 41))
+
+
+@pytest.mark.parametrize(("size", "mode"), invariants.STEPS)
+def test_several_steps_equal_one(family: Family, rank_pool: RankPool, size: int, mode: EncoderMode) -> None:
+    prompts = prompts_of(family, "one image", "three images of different sizes", "image first")
+    invariants.steps_equal_one_step(family, rank_pool, prompts, size, mode)

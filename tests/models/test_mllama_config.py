@@ -101,7 +101,7 @@ def test_facts_of_a_checkpoint() -> None:
         intermediate_size=180,
         mlp_matrices=2,
         num_layers=5,
-        num_full_attention_layers=5,
+        full_attention_layers=(0, 1, 2, 3, 4),
         num_heads=12,
         feature_size=64,
         outer_flops=2 * (96 * 588 + 288 * 64),

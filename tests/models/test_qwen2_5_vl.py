@@ -107,3 +107,9 @@ def test_encoder_mode_equals_one_rank(
     names = ("one image", "two images of different sizes", "a video", "one large image")
     prompts = [prompt_of(family, name) for name in names]
     invariants.encoder_mode_equals_one_rank(family, rank_pool, size, prompts, mode, dtype)
+
+
+@pytest.mark.parametrize(("size", "mode"), invariants.STEPS)
+def test_several_steps_equal_one(family: Family, rank_pool: RankPool, size: int, mode: EncoderMode) -> None:
+    prompts = [prompt_of(family, name) for name in ("one image", "a video", "one large image")]
+    invariants.steps_equal_one_step(family, rank_pool, prompts, size, mode)

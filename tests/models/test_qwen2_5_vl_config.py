@@ -110,7 +110,7 @@ def test_facts_of_a_checkpoint(qwen2_5_vl: SavedModel) -> None:
         intermediate_size=90,
         mlp_matrices=3,
         num_layers=4,
-        num_full_attention_layers=2,
+        full_attention_layers=(1, 3),
         num_heads=8,
         feature_size=64,
         merge_size=2,

@@ -155,3 +155,9 @@ def test_row_cuts_equal_one_rank(family: Family, rank_pool: RankPool, size: int,
     cuts = [[(rank, ((rank + 1) / size) ** 2) for rank in range(size)], [(1, 0.3), (0, 1.0)], [(size - 1, 1.0)]]
     for dtype in (torch.float32, torch.float64):
         invariants.row_cuts_equal_one_rank(family, rank_pool, size, prompts, cuts, [exchange] * 3, dtype)
+
+
+@pytest.mark.parametrize(("size", "mode"), invariants.STEPS)
+def test_several_steps_equal_one(family: Family, rank_pool: RankPool, size: int, mode: EncoderMode) -> None:
+    prompts = prompts_of(family, "one image", "a video", "one large image")
+    invariants.steps_equal_one_step(family, rank_pool, prompts, size, mode)

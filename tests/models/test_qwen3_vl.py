@@ -168,3 +168,9 @@ def test_row_cuts_equal_one_rank(family: Family, rank_pool: RankPool, size: int,
     prompts = prompts_of(family, "two images of different sizes", "one image")
     cuts = [[(rank, (rank + 1) / size) for rank in range(size)], [(size - 1, 1.0)], [(0, 0.3), (size - 1, 1.0)]]
     invariants.row_cuts_equal_one_rank(family, rank_pool, size, prompts, cuts, [exchange] * 3, torch.float64)
+
+
+@pytest.mark.parametrize(("size", "mode"), invariants.STEPS)
+def test_several_steps_equal_one(family: Family, rank_pool: RankPool, size: int, mode: EncoderMode) -> None:
+    prompts = prompts_of(family, "one image", "several frames", "one large image")
+    invariants.steps_equal_one_step(family, rank_pool, prompts, size, mode)

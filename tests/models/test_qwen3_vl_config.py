@@ -108,7 +108,7 @@ def test_facts_of_a_checkpoint(tmp_path: Path, has_experts: bool) -> None:
         intermediate_size=90,
         mlp_matrices=2,
         num_layers=4,
-        num_full_attention_layers=4,
+        full_attention_layers=(0, 1, 2, 3),
         num_heads=12,
         feature_size=3 * 64,
         merge_size=2,

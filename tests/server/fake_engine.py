@@ -23,7 +23,7 @@ _FACTS = ModelFacts(
     image_token_id=1,
     media_token_ids=(1,),
     processor=PatchProcessorSpec(patch_size=14, merge_size=2, temporal_patch_size=2, min_pixels=1, max_pixels=10**6),
-    encoder=EncoderShape(8, 16, 3, 2, 1, 16, 2),
+    encoder=EncoderShape(8, 16, 3, 2, (1,), 16, 2),
 )
 
 

@@ -18,9 +18,10 @@ from chiasm.schema.facts import EncoderShape, ModelFacts
 from chiasm.schema.media import PixelRef, Unit
 from chiasm.schema.plan import Assignment, Exchange, Share, VisionPlan
 from chiasm.vision.encode import UnitEncoder
+from chiasm.vision.stages import Stages
 from chiasm.vision.units import Piece
 from tests.checkpoints.common import SavedModel
-from tests.invariants import CPU, EncodedOnRank, cut_plan, encode_on_rank, units_of
+from tests.invariants import CPU, EncodedOnRank, cut_plan, encode_in_steps, encode_on_rank, units_of
 from tests.prompts import Prompt, make_prompt
 from tests.ranks import RankPool
 
@@ -61,9 +62,10 @@ def plan_with_cut(facts: ModelFacts, prompt: Prompt, size: int, exchange: Exchan
     return cut_plan(facts.encoder, units_of([prompt]), cuts, [exchange] * NUM_UNITS)
 
 
+@pytest.mark.parametrize("num_steps", [1, 3])
 @pytest.mark.parametrize("kind", ["whole on 1", "whole on 2", "whole on 4", "cut on 2", "cut on 3", "sharded on 2"])
 def test_a_unit_that_one_rank_cannot_read_fails_alone_and_on_every_rank(
-    rank_pool: RankPool, qwen2_5_vl: SavedModel, facts: ModelFacts, prompt: Prompt, kind: str
+    rank_pool: RankPool, qwen2_5_vl: SavedModel, facts: ModelFacts, prompt: Prompt, kind: str, num_steps: int
 ) -> None:
     size = int(kind[-1])
     plan = {
@@ -75,23 +77,24 @@ def test_a_unit_that_one_rank_cannot_read_fails_alone_and_on_every_rank(
     whole = run()[0]
     assert len(whole.features) == NUM_UNITS
     owners = [share.rank for a in plan.assignments if a.unit.key == BIG for share in a.shares] or [1]
-    for rank in run([(owners[-1], BIG)]):
+    for rank in run([(owners[-1], BIG)], (), num_steps):
         assert rank.failed == {BIG}
         assert rank.features.keys() == whole.features.keys() - {BIG}
         for key, features in rank.features.items():
             torch.testing.assert_close(features, whole.features[key], rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("num_steps", [1, 2, 5])
 @pytest.mark.parametrize("exchange", ["all-gather", "all-to-all"])
 @pytest.mark.parametrize("failing", [(0,), (1,), (0, 1)])
 def test_a_rank_that_breaks_in_the_middle_of_a_pass_keeps_nobody_waiting(
     rank_pool: RankPool, qwen2_5_vl: SavedModel, facts: ModelFacts, prompt: Prompt, exchange: Exchange,
-    failing: tuple[int, ...],
+    failing: tuple[int, ...], num_steps: int,
 ) -> None:  # fmt: skip
-    """What it shares is lost; whole units are computed all the same."""
+    """What it shares is lost; whole units are computed all the same. Five steps are one for each stage."""
     plan = plan_with_cut(facts, prompt, 2, exchange)
     for rank in rank_pool.run(
-        2, encode_on_rank, qwen2_5_vl.folder, [prompt], plan, torch.float32, (), failing, timeout=90
+        2, encode_on_rank, qwen2_5_vl.folder, [prompt], plan, torch.float32, (), failing, num_steps, timeout=90
     ):
         assert rank.failed == {BIG}
         assert len(rank.features) == NUM_UNITS - 1
@@ -110,20 +113,22 @@ def _without_room(group: Group, failing_call: int) -> None:
 
 
 def _encode_without_room(
-    group: Group, folder: Path, prompt: Prompt, plan: VisionPlan, failing_call: int
+    group: Group, folder: Path, prompt: Prompt, plan: VisionPlan, failing_call: int, num_steps: int
 ) -> EncodedOnRank:
     if group.rank == 1:
         _without_room(group, failing_call)
-    return encode_on_rank(group, folder, [prompt], plan, torch.float32, failing=[-1])
+    return encode_on_rank(group, folder, [prompt], plan, torch.float32, failing=[-1], num_steps=num_steps)
 
 
+@pytest.mark.parametrize("num_steps", [1, 5])
 @pytest.mark.parametrize("failing_call", [1, 2, 3, 4])
 def test_no_memory_to_receive_into_keeps_nobody_waiting(
-    rank_pool: RankPool, qwen2_5_vl: SavedModel, facts: ModelFacts, prompt: Prompt, failing_call: int
+    rank_pool: RankPool, qwen2_5_vl: SavedModel, facts: ModelFacts, prompt: Prompt, failing_call: int, num_steps: int
 ) -> None:
     """In any of the two rounds of two layers."""
     plan = plan_with_cut(facts, prompt, 2, "all-to-all")
-    for rank in rank_pool.run(2, _encode_without_room, qwen2_5_vl.folder, prompt, plan, failing_call, timeout=90):
+    run = partial(rank_pool.run, 2, _encode_without_room, qwen2_5_vl.folder, prompt, plan, failing_call, num_steps)
+    for rank in run(timeout=90):
         assert rank.failed == {BIG}
         assert len(rank.features) == NUM_UNITS - 1
 
@@ -159,7 +164,7 @@ def test_all_units_failing_is_no_hang(
         assert (rank.features, rank.failed) == ({}, {unit.key})
 
 
-_SHAPE = EncoderShape(3, 1, 2, 1, 1, num_heads=1, feature_size=3, merge_size=2)
+_SHAPE = EncoderShape(3, 1, 2, 1, (0,), num_heads=1, feature_size=3, merge_size=2)
 
 
 def _on_one_rank(units: Sequence[Unit]) -> VisionPlan:
@@ -167,14 +172,16 @@ def _on_one_rank(units: Sequence[Unit]) -> VisionPlan:
     return VisionPlan(tuple(Assignment(u, (s,)) for u, s in zip(units, shares, strict=True)), "a test", 0.0)
 
 
-def _fragile_encoder(pixels: torch.Tensor, pieces: Sequence[Piece], _: object) -> torch.Tensor:
+def _fragile_encoder(pixels: torch.Tensor, pieces: Sequence[Piece], _: object) -> Stages:
     """Means of merge blocks; it can't take more than one unit at a time, nor the grid 2x6."""
+    yield
     if len(pieces) > 1 or pieces[0].grid == (2, 6):
         raise RuntimeError("out of memory")
     return pixels.float().view(-1, 4, pixels.shape[1]).mean(1)
 
 
-def test_when_packing_fails_only_the_bad_unit_is_lost() -> None:
+@pytest.mark.parametrize("num_steps", [1, 2])
+def test_when_packing_fails_only_the_bad_unit_is_lost(num_steps: int) -> None:
     rows = np.arange(4 * 8 * 3, dtype=np.uint8).reshape(-1, 3)
     units = [
         Unit(name, grid, grid[0] * grid[1] // 4, PixelRef("", 0, grid[0] * grid[1], 3))
@@ -183,7 +190,7 @@ def test_when_packing_fails_only_the_bad_unit_is_lost() -> None:
     encoder = UnitEncoder(
         _fragile_encoder, _SHAPE, 3, SOLO, lambda ref: rows[: ref.num_rows], CPU, torch.float32, packs_units=True
     )
-    encoded = encoder.encode(_on_one_rank(units))
+    encoded = encode_in_steps(encoder, _on_one_rank(units), num_steps)
     assert encoded.failed == {"bad"}
     assert {key: tuple(features.shape) for key, features in encoded.features.items()} == {"a": (1, 3), "b": (4, 3)}
 
@@ -192,13 +199,14 @@ def test_packed_units_are_split_into_storage_of_their_own() -> None:
     rows = np.arange(96, dtype=np.uint8).reshape(-1, 3)
     units = [Unit(name, (2, 4), 2, PixelRef("", first, 8, 3)) for name, first in (("a", 0), ("b", 8))]
 
-    def means(pixels: torch.Tensor, _: Sequence[Piece], __: object) -> torch.Tensor:
+    def means(pixels: torch.Tensor, _: Sequence[Piece], __: object) -> Stages:
+        yield
         return pixels.float().view(-1, 4, 3).mean(1)
 
     def read(ref: PixelRef) -> npt.NDArray[np.uint8]:
         return rows[ref.first_row : ref.first_row + ref.num_rows]
 
     encoder = UnitEncoder(means, _SHAPE, 3, SOLO, read, CPU, torch.float32, packs_units=True)
-    features = encoder.encode(_on_one_rank(units)).features
+    features = encode_in_steps(encoder, _on_one_rank(units), 1).features
     assert features["b"].untyped_storage().nbytes() == features["b"].nbytes
     torch.testing.assert_close(features["b"], torch.from_numpy(rows[8:16]).float().view(2, 4, 3).mean(1))

@@ -15,6 +15,7 @@ from chiasm.models.loader import load_model
 from chiasm.ops.segments import SharedRows
 from chiasm.schema.facts import EncoderRates
 from chiasm.vision.fit import Fit
+from chiasm.vision.stages import Stages
 from chiasm.vision.timeline import Span, SpanLog, read_spans
 from chiasm.vision.units import Piece
 from tests.checkpoints.common import SavedModel
@@ -40,7 +41,7 @@ def test_slow_first_passes_are_no_rates(qwen2_5_vl: SavedModel, slow_calls: int)
     def rates(num_slow: int) -> EncoderRates:
         calls = count()
 
-        def encoder(pixels: torch.Tensor, pieces: Sequence[Piece], shared: SharedRows | None) -> torch.Tensor:
+        def encoder(pixels: torch.Tensor, pieces: Sequence[Piece], shared: SharedRows | None) -> Stages:
             if next(calls) < num_slow:
                 time.sleep(0.3)
             return loaded.model.encode_vision(pixels, pieces, shared)
@@ -92,7 +93,7 @@ def test_a_tower_over_tiles_is_given_nothing_but_tiles(tmp_path: Path, packs_uni
     loaded = load_model(save_llama4(tmp_path).folder, dtype=torch.float32, device=CPU)
     passes: list[int] = []
 
-    def encoder(pixels: torch.Tensor, pieces: Sequence[Piece], shared: SharedRows | None) -> torch.Tensor:
+    def encoder(pixels: torch.Tensor, pieces: Sequence[Piece], shared: SharedRows | None) -> Stages:
         assert {piece.grid for piece in pieces} == {(6, 6)}
         passes.append(len(pieces))
         return loaded.model.encode_vision(pixels, pieces, shared)

@@ -22,6 +22,7 @@ from chiasm.schema.plan import Assignment, Exchange, VisionPlan
 from chiasm.vision.cost import CostModel
 from chiasm.vision.encode import UnitEncoder
 from chiasm.vision.plan import plan_vision
+from chiasm.vision.stages import Stages
 from tests.checkpoints.common import SavedModel
 from tests.invariants import CPU, cut_plan, rows_by_key, units_of
 from tests.prompts import Prompt, make_prompt
@@ -80,14 +81,14 @@ def _run(group: _CountingGroup, loaded: LoadedModel, plan: VisionPlan, prompt: P
     pixels = {id(unit.pixels): rows[unit.key] for unit in units_of([prompt])}
     passes = []
 
-    def encode(*arguments: Any) -> Tensor:
+    def encode(*arguments: Any) -> Stages:
         passes.append(arguments)
         return loaded.model.encode_vision(*arguments)
 
     def read_rows(ref: PixelRef) -> npt.NDArray[np.uint8]:
         return pixels[id(ref)]
 
-    UnitEncoder(
+    encoder = UnitEncoder(
         encoder=encode,
         shape=loaded.facts.encoder,
         row_bytes=loaded.facts.processor.row_bytes,
@@ -96,7 +97,8 @@ def _run(group: _CountingGroup, loaded: LoadedModel, plan: VisionPlan, prompt: P
         device=CPU,
         dtype=torch.float32,
         packs_units=packs_units,
-    ).encode(plan)
+    )
+    encoder.begin(plan).advance(loaded.facts.encoder.num_stages)
     return len(passes)
 
 

@@ -39,6 +39,7 @@ class EncoderCache:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._pinned_by: dict[str, set[str]] = {}
         self._ahead: dict[str, int] = {}
+        self._reserved: dict[str, int] = {}
         self.num_bytes = 0
         self.num_pinned_bytes = 0
 
@@ -50,9 +51,9 @@ class EncoderCache:
         return key in self._pinned_by.get(holder, ())
 
     def can_pin(self, units: Mapping[str, int]) -> bool:
-        """Whether all these units (key -> rows) can be held at once beside what is pinned now."""
+        """Whether all these units (key -> rows) can be held at once beside what is pinned or reserved now."""
         extra = sum(rows for key, rows in units.items() if not self._is_pinned(key)) * self._row_bytes
-        return self.num_pinned_bytes + extra <= self._capacity
+        return self.num_pinned_bytes + self._reserved_beside(units) + extra <= self._capacity
 
     def can_keep(self, units: Mapping[str, int]) -> bool:
         """Whether these units (key -> rows) can be kept for sequences that have not started.
@@ -62,7 +63,24 @@ class EncoderCache:
         """
         rows = sum(rows for key, rows in units.items() if key not in self._ahead)
         num_bytes = sum(self._ahead.values()) + rows * self._row_bytes
-        return num_bytes <= min(self._kept / 2, min(self._kept, self._capacity) - self.num_pinned_bytes)
+        taken = self.num_pinned_bytes + self._reserved_beside(units)
+        return num_bytes <= min(self._kept / 2, min(self._kept, self._capacity) - taken)
+
+    def reserve(self, units: Mapping[str, int]) -> None:
+        """Keep room for units (key -> rows) that are under way; the caller has checked ``can_pin``."""
+        self._reserved = {key: rows * self._row_bytes for key, rows in units.items()}
+
+    def release(self) -> None:
+        """Nothing is under way any more."""
+        self._reserved.clear()
+
+    def add_unread(self, key: str, num_rows: int) -> list[str]:
+        """Take in a unit for which room was reserved, and which nobody reads in this step.
+
+        Returns:
+            Keys that were evicted for it.
+        """
+        return self._add(key, num_rows)
 
     def keep(self, key: str, num_rows: int) -> list[str]:
         """Take in a new unit for a sequence that has not started.
@@ -132,6 +150,10 @@ class EncoderCache:
         """Evict what may not be kept now that it is read. Returns its keys."""
         return self._evict_down_to(self._kept)
 
+    def _reserved_beside(self, units: Collection[str]) -> int:
+        """Bytes that are reserved for other units."""
+        return sum(num_bytes for key, num_bytes in self._reserved.items() if key not in units)
+
     def _is_pinned(self, key: str) -> bool:
         entry = self._entries.get(key)
         return entry is not None and bool(entry.pins)
@@ -151,6 +173,7 @@ class EncoderCache:
     def _add(self, key: str, num_rows: int) -> list[str]:
         """Make room for a new unit and take it in. Returns what was evicted."""
         num_bytes = num_rows * self._row_bytes
+        self._reserved.pop(key, None)
         evicted = self._evict_down_to(self._capacity - num_bytes)
         self._entries[key] = _Entry(num_bytes)
         self.num_bytes += num_bytes

@@ -25,9 +25,9 @@ from chiasm.multimodal.pixels import read_rows
 from chiasm.ops.paged_attention import KVCache, PagedBatch, SequenceRows, build_batch
 from chiasm.sampling.sampler import sample
 from chiasm.schema.facts import EncoderRates
-from chiasm.schema.plan import SampledToken, ScheduledRequest, StepPlan, StepResult, VisionPlan
+from chiasm.schema.plan import SampledToken, ScheduledRequest, StepPlan, StepResult, VisionStep
 from chiasm.schema.wire import RankInfo
-from chiasm.vision.encode import EncodedUnits, UnitEncoder
+from chiasm.vision.encode import EncodedUnits, PlanUnderWay, UnitEncoder
 from chiasm.vision.fit import Fit
 from chiasm.vision.frames import seen_between, units_between
 from chiasm.vision.timeline import SpanLog
@@ -74,6 +74,7 @@ class Runner:
         self._caches: list[KVCache] = []
         self._records: dict[str, SequenceRecord] = {}
         self._features: dict[str, Tensor] = {}
+        self._under_way: PlanUnderWay | None = None
 
     def info(self) -> RankInfo:
         """What the core needs to know to size the cache."""
@@ -153,10 +154,15 @@ class Runner:
             positions, delta = self._model.rope_positions(started.num_prompt_tokens, started.items)
             self._records[started.request_id] = SequenceRecord.of(started, positions, delta)
 
-    def _encode(self, plan: VisionPlan | None) -> EncodedUnits:
-        if plan is None:
+    def _encode(self, step: VisionStep | None) -> EncodedUnits:
+        if step is None:
             return _NOTHING
-        encoded = self._unit_encoder.encode(plan)
+        if step.start == 0:
+            self._under_way = self._unit_encoder.begin(step.plan)
+        assert self._under_way is not None
+        encoded = self._under_way.advance(step.stop)
+        if step.stop == self._facts.encoder.num_stages:
+            self._under_way = None
         self._span_log.append(encoded.spans)
         self._features |= {key: self._model.keep(features) for key, features in encoded.features.items()}
         return encoded

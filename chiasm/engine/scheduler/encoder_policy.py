@@ -4,7 +4,8 @@
 While one does, its next token waits for what is encoded, so a step encodes no more than its budget: a time, by the
 cost model's prediction and how far off it was lately, or a number of patches. ``NUM_RESTS`` steps without the encoder
 follow, so that most steps, and with them the median inter-token latency, are what they would be without images. One
-unit always fits.
+unit is always taken up: if it exceeds the budget, it goes through the tower a few layers in a step, as many as don't,
+with rests between. Until it is through nothing else is taken up. A layer is never divided.
 
 **For whom.** The budget is spent unit by unit. Half of the encoder's time goes to the sequence that came first, so
 that a long video is finished however many small requests come behind it; the other half to the one that has had
@@ -20,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from math import ceil
 from statistics import median
 from typing import NamedTuple
 
@@ -93,8 +95,11 @@ class Grant:
         units: by key, those for sequences ahead last.
         asked_by: the sequence that each was granted to, by key.
         seconds: predicted, by sequence; on one rank.
+        stop: stages of the units' passes that this step does, counted from their start; they can be read from the
+            step on that does the last one.
     """
 
+    stop: int
     units: dict[str, Unit] = field(default_factory=dict)
     asked_by: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -171,8 +176,8 @@ class EncoderPolicy:
             can_pin: whether there is room for these units until they are read in this step or soon after.
             can_keep: whether there is room for them until sequences that are ahead start.
         """
-        grant = Grant()
-        if is_decoding and self._num_rests > 0:
+        grant = Grant(self._model.shape.num_stages)
+        if self._is_resting(is_decoding=is_decoding):
             return grant
         room = self._room(num_tokens, is_decoding)
         self._share_out(claims, room, grant, is_ready, can_pin)
@@ -181,22 +186,53 @@ class EncoderPolicy:
         room.tokens = float("inf")
         if grant.units or is_decoding:
             self._share_out(ahead, room, grant, is_ready, can_keep)
+        if grant.units:
+            grant.stop = self.next_stop(list(grant.units.values()), 0, is_decoding=is_decoding)
         return grant
 
+    def next_stop(self, units: Sequence[Unit], start: int, *, is_decoding: bool) -> int:
+        """How far passes that have come to stage ``start`` go on in this step; no further where it is a rest.
+
+        The steps that are left are as few as the budget allows, and alike.
+        """
+        num_stages = self._model.shape.num_stages
+        if self._is_resting(is_decoding=is_decoding):
+            return start
+        works = [self._model.work(unit) for unit in units]
+        left, fitting = self._model.stages_share(works, start, num_stages), self._fitting_share(units)
+        if not is_decoding or left <= fitting:
+            return num_stages
+        even = left / ceil(left / fitting)
+        stop = start + 1
+        while self._model.stages_share(works, start, stop) < even:
+            stop += 1
+        if stop > start + 1 and self._model.stages_share(works, start, stop) > fitting:
+            stop -= 1
+        return stop
+
     def observe(
-        self, *, is_decoding: bool, encoded: Sequence[Unit], encoder_seconds: float, decode_seconds: float | None
+        self,
+        *,
+        is_decoding: bool,
+        encoded: Sequence[Unit],
+        stages: tuple[int, int],
+        encoder_seconds: float,
+        decode_seconds: float | None,
     ) -> None:
         """Take in a step that has ended.
 
         Args:
             is_decoding: whether a sequence waited for its next token.
             encoded: units that it encoded.
+            stages: of their passes that it did: the first, and one past the last.
             encoder_seconds: what that took until the last rank was done.
             decode_seconds: what it took if it did nothing but decode.
         """
         if encoded and encoder_seconds > 0:
-            works = [self._model.work(unit).seconds for unit in encoded]
-            self._slowness.append(encoder_seconds / self._makespan(sum(works), max(works)))
+            works = [self._model.work(unit) for unit in encoded]
+            seconds = [work.seconds for work in works]
+            predicted = self._makespan(sum(seconds), max(seconds)) * self._model.stages_share(works, *stages)
+            self._slowness.append(encoder_seconds / predicted)
         if decode_seconds is not None:
             self._decode_seconds.append(decode_seconds)
         if not is_decoding:
@@ -205,6 +241,16 @@ class EncoderPolicy:
             self._num_rests = NUM_RESTS
         else:
             self._num_rests = max(0, self._num_rests - 1)
+
+    def _is_resting(self, *, is_decoding: bool) -> bool:
+        return is_decoding and self._num_rests > 0
+
+    def _fitting_share(self, units: Sequence[Unit]) -> float:
+        """The part of passes over these units that a step has room for while a sequence decodes."""
+        if self._limits.step_patches is not None:
+            return self._limits.step_patches / sum(unit.num_rows for unit in units)
+        seconds = [self._model.work(unit).seconds for unit in units]
+        return self.step_seconds / self._expected(sum(seconds), max(seconds))
 
     def _room(self, num_tokens: int, is_decoding: bool) -> _Room:
         limits = self._limits
@@ -250,6 +296,8 @@ class EncoderPolicy:
         room.patches -= unit.num_rows
         room.total += seconds
         room.largest = max(room.largest, seconds)
+        # If one unit takes longer than there is room for, others go along as far as ranks would only wait for it.
+        room.seconds = max(room.seconds, self._expected(room.total, room.largest))
         chosen.had += seconds
         grant.units[unit.key] = unit
         grant.asked_by[unit.key] = chosen.claim.request_id

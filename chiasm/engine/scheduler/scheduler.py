@@ -22,6 +22,7 @@ from chiasm.engine.scheduler.budget import StepBudget, VisionReach
 from chiasm.engine.scheduler.encoder_policy import Claim, EncoderLimits, EncoderPolicy, Grant, Need
 from chiasm.engine.scheduler.finish import finish_of
 from chiasm.engine.scheduler.sequence import Sequence
+from chiasm.engine.scheduler.vision_work import VisionWork
 from chiasm.schema.facts import EncoderRates, EncoderShape
 from chiasm.schema.output import EngineStats, SequenceDelta
 from chiasm.schema.plan import (
@@ -30,12 +31,10 @@ from chiasm.schema.plan import (
     StartedRequest,
     StepPlan,
     StepResult,
-    VisionPlan,
 )
 from chiasm.schema.request import EngineRequest
 from chiasm.vision.cost import CostModel
 from chiasm.vision.frames import units_between
-from chiasm.vision.plan import plan_vision
 
 
 class SchedulerLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,14 +69,16 @@ class Scheduler:
         self._encoder_cache = EncoderCache(
             limits.feature_row_bytes, limits.encoder_cache_bytes, limits.encoder_kept_bytes
         )
-        self._cost_model = CostModel(limits.encoder, limits.encoder_rates, limits.num_ranks)
+        cost_model = CostModel(limits.encoder, limits.encoder_rates, limits.num_ranks)
         self._encoder_policy = EncoderPolicy(
             EncoderLimits(limits.max_num_batched_patches, limits.encoder_step_seconds, limits.encoder_step_patches),
-            self._cost_model,
+            cost_model,
             limits.encoder_mode,
         )
+        self._vision = VisionWork(
+            self._encoder_cache, self._encoder_policy, cost_model, limits.encoder_mode, limits.min_units_per_rank
+        )
         self._is_decoding = False  # in the step that is under way
-        self._asked_by: dict[str, str] = {}  # units that it may encode -> sequences
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._by_id: dict[str, Sequence] = {}
@@ -103,6 +104,7 @@ class Scheduler:
             sequence = self._by_id.get(request_id)
             if sequence is not None:
                 self._end(sequence, SequenceDelta(request_id, finish_reason="abort"))
+        self._leave_off_unwanted()
 
     def take_deltas(self) -> tuple[SequenceDelta, ...]:
         """News since the last call."""
@@ -127,19 +129,21 @@ class Scheduler:
         claims, ahead = self._claims()
         self._encoder_cache.keep_ahead_only({need.unit.key for claim in (*claims, *ahead) for need in claim.needs})
         grant = self._grant(claims, ahead, is_decoding=self._is_decoding)
-        budget = self._fill(grant, started, scheduled)
-        while claims and not (scheduled or budget.units):  # that a step gets somewhere goes before how long it takes
+        budget, part = self._fill(grant, started, scheduled), self._vision.part(grant)
+        while claims and not (scheduled or budget.units or part):
+            # That a step gets somewhere goes before how long it takes.
             grant = self._grant([claims.pop(0)], (), is_decoding=False)
-            budget = self._fill(grant, started, scheduled)
+            budget, part = self._fill(grant, started, scheduled), self._vision.part(grant)
         budget.keep_ahead(self._encoder_cache)
-        self._asked_by = grant.asked_by
-        self._charge(grant, budget)
+        vision = part or self._vision.whole(list(budget.units.values()), grant)
+        if vision is not None and vision.start == 0:
+            self._charge(grant)
         plan = StepPlan(
             step=self._totals.steps,
             dropped=tuple(self._dropped),
-            evicted=(*budget.evicted, *self._encoder_cache.trim()),
+            evicted=(*budget.evicted, *self._encoder_cache.trim(), *self._vision.take_in_unread(vision)),
             started=tuple(started),
-            vision=self._plan_vision(budget),
+            vision=vision,
             scheduled=tuple(scheduled),
         )
         self._dropped.clear()
@@ -160,38 +164,35 @@ class Scheduler:
                 self._append(sequence, sampled[sequence.request_id])
         for key in failed:
             # Those that wait for more before their first token, or can't start yet.
-            for holder in self._encoder_cache.forget(key) or [self._asked_by[key]]:
+            for holder in self._encoder_cache.forget(key) or [self._vision.asked_by[key]]:
                 if holder in self._by_id:
                     reason = result.failed_units[key]
                     self._end(self._by_id[holder], SequenceDelta(holder, finish_reason="error", error=reason))
+        vision = plan.vision
+        if vision is not None:
+            self._vision.advance(vision, failed)
+            self._leave_off_unwanted()
         self._encoder_policy.observe(
             is_decoding=self._is_decoding,
-            encoded=plan.vision.units if plan.vision else (),
+            encoded=vision.plan.units if vision else (),
+            stages=(vision.start, vision.stop) if vision else (0, 0),
             encoder_seconds=result.encoder_makespan,
             decode_seconds=result.compute_seconds if _is_only_decoding(plan) else None,
         )
         self._count_step(plan, result)
 
     def _fill(self, grant: Grant, started: list[StartedRequest], scheduled: list[ScheduledRequest]) -> StepBudget:
-        """Schedule all that can go on or start with what may be encoded."""
-        budget = StepBudget(self._limits.max_num_batched_tokens, grant.units)
+        """Schedule all that can go on or start with what may be encoded to its end."""
+        ready = grant.units if self._vision.is_last(grant) else {}
+        budget = StepBudget(self._limits.max_num_batched_tokens, ready)
         is_short = self._continue_running(budget, scheduled)
         if not is_short:
             self._admit_waiting(budget, started, scheduled)
         return budget
 
     def _grant(self, claims: Seq[Claim], ahead: Seq[Claim], *, is_decoding: bool) -> Grant:
-        num_decoding = sum(sequence.is_decoding for sequence in self._running)
-        cache = self._encoder_cache
-        return self._encoder_policy.grant(
-            claims,
-            ahead,
-            num_tokens=self._limits.max_num_batched_tokens - num_decoding,
-            is_decoding=is_decoding,
-            is_ready=cache.__contains__,
-            can_pin=cache.can_pin,
-            can_keep=cache.can_keep,
-        )
+        num_tokens = self._limits.max_num_batched_tokens - sum(sequence.is_decoding for sequence in self._running)
+        return self._vision.grant(claims, ahead, num_tokens=num_tokens, is_decoding=is_decoding)
 
     def _claims(self) -> tuple[list[Claim], list[Claim]]:
         """Of sequences that run or find a place beside them, and of those behind them."""
@@ -223,11 +224,14 @@ class Scheduler:
             if not self._encoder_cache.is_pinned_by(placed.unit.key, sequence.request_id)
         ]
 
-    def _charge(self, grant: Grant, budget: StepBudget) -> None:
+    def _charge(self, grant: Grant) -> None:
         """Count what is encoded for whom."""
-        if budget.units:
-            for request_id, seconds in grant.seconds.items():
-                self._by_id[request_id].encoder_seconds += seconds
+        for request_id, seconds in grant.seconds.items():
+            self._by_id[request_id].encoder_seconds += seconds
+
+    def _leave_off_unwanted(self) -> None:
+        items = (item for sequence in self._by_id.values() for item in sequence.request.items)
+        self._vision.leave_off_unless(self._by_id.keys(), items)
 
     def _continue_running(self, budget: StepBudget, scheduled: list[ScheduledRequest]) -> bool:
         """Give running sequences their tokens. Returns whether blocks ran short.
@@ -429,38 +433,27 @@ class Scheduler:
                 return result.failed_units[placed.unit.key]
         return None
 
-    def _plan_vision(self, budget: StepBudget) -> VisionPlan | None:
-        if not budget.units:
-            return None
-        limits = self._limits
-        return plan_vision(
-            list(budget.units.values()),
-            num_ranks=limits.num_ranks,
-            mode=limits.encoder_mode,
-            model=self._cost_model,
-            min_units_per_rank=limits.min_units_per_rank,
-        )
-
     def _count_step(self, plan: StepPlan, result: StepResult) -> None:
         self._add_to_totals(steps=1)
-        if plan.vision is None:
+        vision = plan.vision
+        if vision is None:
             return
-        totals = self._totals
+        if self._vision.is_last(vision):
+            self._add_to_totals(units_encoded=len(vision.plan.units))
+        totals, reasons = self._totals, self._totals.plan_reasons
+        if vision.start == 0:
+            reasons = {**reasons, vision.plan.reason: reasons.get(vision.plan.reason, 0) + 1}
         seconds = totals.encoder_seconds or (0.0,) * len(result.encoder_seconds)
         num_bytes = totals.encoder_exchanged_bytes or (0,) * len(result.encoder_exchanged_bytes)
         self._totals = msgspec.structs.replace(
             totals,
-            units_encoded=totals.units_encoded + len(plan.vision.units),
             encoder_seconds=tuple(a + b for a, b in zip(seconds, result.encoder_seconds, strict=True)),
             encoder_exchanged_bytes=tuple(
                 a + b for a, b in zip(num_bytes, result.encoder_exchanged_bytes, strict=True)
             ),
             encoder_makespan=totals.encoder_makespan + result.encoder_makespan,
-            encoder_predicted=totals.encoder_predicted + plan.vision.predicted_seconds,
-            plan_reasons={
-                **totals.plan_reasons,
-                plan.vision.reason: totals.plan_reasons.get(plan.vision.reason, 0) + 1,
-            },
+            encoder_predicted=totals.encoder_predicted + vision.predicted_seconds,
+            plan_reasons=reasons,
         )
 
     def _add_to_totals(self, **increments: int) -> None:

@@ -54,7 +54,7 @@ def make_facts(tokenizer: Tokenizer) -> ModelFacts:
         image_token_id=token_id(tokenizer, "<|image_pad|>"),
         media_token_ids=tuple(token_id(tokenizer, special) for special in media),
         processor=PatchProcessorSpec(14, 2, 2, 3136, 301056),
-        encoder=EncoderShape(64, 90, 3, 4, 2, 16, 8),
+        encoder=EncoderShape(64, 90, 3, 4, (1, 3), 16, 8),
     )
 
 
