@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from chiasm.dist.group import Group
 from chiasm.layers.linear import PackedLayer, packed
 from chiasm.layers.weight import Part, Piece, Placement, Weight
-from chiasm.ops.matmul import linear, project_once
+from chiasm.ops.matmul import linear
 
 
 def _vocab_weight(vocab_size: int, hidden_size: int, placement: Placement) -> Weight:
@@ -61,16 +61,13 @@ class OutputProjection(PackedLayer):
         super().__init__()
         self.group = placement.group
         self.vocab_size = vocab_size
-        self.is_tied = tied is not None
         self.weight: nn.Parameter = tied.weight if tied else _vocab_weight(vocab_size, hidden_size, placement)
 
     def pack(self) -> None:
-        """Pack the weight; one that is also the table of embeddings stays as it is."""
-        if not self.is_tied:
-            self.weight = packed(self.weight)
+        """Pack the weight; the embeddings that it is tied to keep theirs as it is, since rows are looked up there."""
+        self.weight = packed(self.weight)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[m, d] -> float32 [m, V] on every rank."""
-        project = project_once if self.is_tied else linear
-        logits = self.group.all_gather_last(project(hidden, self.weight))
+        logits = self.group.all_gather_last(linear(hidden, self.weight))
         return logits[:, : self.vocab_size].to(torch.float32)

@@ -76,15 +76,6 @@ def linear_times(x: Tensor, weight: Tensor, bias: Tensor | None, factor: Tensor)
     return F.linear(x, weight, bias).mul_(factor)
 
 
-def project_once(x: Tensor, weight: Tensor) -> Tensor:
-    """Product with a plain matrix that can't be packed since it is also a table of rows: [n, in] -> [n, out].
-
-    oneDNN's operator lays it out anew in each call, piece by piece: for a few rows that is still far faster than a
-    plain product.
-    """
-    return _fused(x, weight, None, "none") if is_worth_packing(weight) else F.linear(x, weight)
-
-
 def _fused(x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation) -> Tensor:
     attribute, algorithm = _FUSED[activation]
     out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, attribute, [], algorithm)

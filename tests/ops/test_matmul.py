@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chiasm.ops.matmul import Activation, is_worth_packing, linear, linear_times, pack, project_once
+from chiasm.ops.matmul import Activation, is_worth_packing, linear, linear_times, pack
 
 ACTIVATED = {
     "none": lambda x: x,
@@ -60,10 +60,6 @@ def test_a_row_is_the_same_in_any_batch(weight: Tensor) -> None:
 def test_rows_may_be_columns_of_something_wider(weight: Tensor) -> None:
     wide = rows(9, 640)
     assert torch.equal(linear(wide[:, 320:], pack(weight)), linear(wide[:, 320:].contiguous(), pack(weight)))
-
-
-def test_a_table_of_rows_stays_plain(weight: Tensor) -> None:
-    torch.testing.assert_close(project_once(rows(5), weight), F.linear(rows(5), weight), atol=2e-6, rtol=1e-5)
 
 
 def test_what_gains_nothing_is_left_as_it_is(weight: Tensor) -> None:
