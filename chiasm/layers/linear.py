@@ -33,9 +33,10 @@ class PackedLayer(nn.Module, ABC):
         """Pack them; called once, when every weight is loaded."""
 
 
-def packed(weight: Tensor) -> nn.Parameter:
-    """A weight [out, in], packed."""
-    return nn.Parameter(pack(weight.data), requires_grad=False)
+def packed(weight: nn.Parameter) -> nn.Parameter:
+    """A weight [out, in], packed; the very same one where that gains nothing."""
+    laid_out = pack(weight.data)
+    return nn.Parameter(laid_out, requires_grad=False) if laid_out.is_mkldnn else weight
 
 
 class _ColumnSharded(PackedLayer):
