@@ -117,6 +117,7 @@ class SegmentAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.scale = heads.head_dim**-0.5
+        self.kernel = placement.segment_kernel
         self.qkv = QKVLinear(hidden_size, heads, bias=bias, placement=placement, fused=fused)
         self.proj = RowParallelLinear(hidden_size, hidden_size, bias=bias, placement=placement)
 
@@ -124,5 +125,5 @@ class SegmentAttention(nn.Module):
         """[n, d] -> [n, d]; rows attend within their segment."""
         q, k, v = self.qkv(x)
         q, k = rotate(q, rotation), rotate(k, rotation)
-        out: Tensor = self.proj(segment_attention(q, k, v, segments, self.scale).flatten(1))
+        out: Tensor = self.proj(segment_attention(q, k, v, segments, self.scale, self.kernel).flatten(1))
         return out

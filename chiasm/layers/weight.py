@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from chiasm.dist.group import Group
+from chiasm.ops.varlen import RUN_BY_RUN, SegmentKernel
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,13 @@ class Placement:
         group: the ranks that they are sharded over.
         dtype: in memory.
         device: of this rank.
+        segment_kernel: what a tower's segments attend with there.
     """
 
     group: Group
     dtype: torch.dtype
     device: torch.device
+    segment_kernel: SegmentKernel = RUN_BY_RUN
 
 
 class CheckpointTensor(Protocol):

@@ -17,7 +17,8 @@ from chiasm.layers.linear import PackedLayer
 from chiasm.layers.weight import CheckpointTensor, Placement, Weight
 from chiasm.models.entry import BuildContext, LoadableModel, VisionLanguageModel
 from chiasm.models.registry import Checkpoint, open_checkpoint
-from chiasm.schema.facts import ModelFacts
+from chiasm.ops.varlen import RUN_BY_RUN, SegmentKernel
+from chiasm.schema.facts import EncoderShape, ModelFacts
 
 _DTYPES_ON_DISK = ("F32", "BF16", "F16")
 _INDEX = "model.safetensors.index.json"
@@ -38,6 +39,7 @@ def load_model(
     device: torch.device,
     text_group: Group = SOLO,
     vision_group: Group = SOLO,
+    choose_kernel: Callable[[EncoderShape], SegmentKernel] = lambda _: RUN_BY_RUN,
 ) -> LoadedModel:
     """Build this rank's part of a model on its device and fill it, reading only what the rank holds.
 
@@ -47,6 +49,7 @@ def load_model(
         device: where the weights live.
         text_group: ranks that the language model is sharded over.
         vision_group: ranks that the vision encoder is sharded over; a group of one replicates it.
+        choose_kernel: what the segments of a tower of that shape attend with.
 
     Raises:
         UserError: if the checkpoint's tensors are not exactly those of the model, or heads do not divide by ranks.
@@ -56,7 +59,7 @@ def load_model(
     checkpoint.check_sharding(text_group.size, vision_group.size)
     context = BuildContext(
         text=Placement(text_group, dtype, device),
-        vision=Placement(vision_group, dtype, device),
+        vision=Placement(vision_group, dtype, device, choose_kernel(checkpoint.facts.encoder)),
         normalisation=checkpoint.normalisation,
         tensor_names=read_tensor_names(checkpoint.folder),
     )

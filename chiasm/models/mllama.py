@@ -345,13 +345,14 @@ class _Attention(nn.Module):
     def __init__(self, size: int, heads: HeadShard, placement: Placement) -> None:
         super().__init__()
         self.scale = heads.head_dim**-0.5
+        self.kernel = placement.segment_kernel
         self.qkv_proj = QKVLinear(size, heads, bias=False, placement=placement)
         self.o_proj = RowParallelLinear(size, size, bias=False, placement=placement)
 
     def forward(self, x: Tensor, segments: Segments) -> Tensor:
         """[n, d] -> [n, d]."""
         q, k, v = self.qkv_proj(x)
-        out: Tensor = self.o_proj(segment_attention(q, k, v, segments, self.scale).flatten(1))
+        out: Tensor = self.o_proj(segment_attention(q, k, v, segments, self.scale, self.kernel).flatten(1))
         return out
 
 

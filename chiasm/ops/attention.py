@@ -6,10 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chiasm.ops.segments import Run, Segments
+from chiasm.ops.segments import Segments
+from chiasm.ops.varlen import RUN_BY_RUN, SegmentKernel, attend_padded
 
 
-def segment_attention(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scale: float) -> Tensor:
+def segment_attention(
+    q: Tensor, k: Tensor, v: Tensor, segments: Segments, scale: float, kernel: SegmentKernel = RUN_BY_RUN
+) -> Tensor:
     """Attend within each segment; no masks, and no copies of q, k and v.
 
     Where segments are cut, their rows are on their way to and from other ranks while the whole ones are computed.
@@ -20,6 +23,7 @@ def segment_attention(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scale
         v: values.
         segments: covers the n rows.
         scale: factor of the scores.
+        kernel: what whole segments attend with.
 
     Returns:
         [n, H, D].
@@ -29,19 +33,12 @@ def segment_attention(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scale
     pending = None
     if shared is not None:
         pending = shared.begin(*(rows[: shared.num_rows] for rows in (q, k, v)))
-    outputs = [_attend_run(q, k, v, run, scale) for run in segments.runs]
+    outputs = [kernel.attend(q, k, v, segments.runs, scale)] if segments.runs else []
     if pending is not None:
         outputs.insert(0, pending.finish(scale))
     if not outputs:  # a rank without rows, which takes part in a layer all the same
         return q
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-
-
-def _attend_run(q: Tensor, k: Tensor, v: Tensor, run: Run, scale: float) -> Tensor:
-    # [n, H, D] -> [count, H, length, D], all views
-    shape = (run.count, run.length, *q.shape[1:])
-    q, k, v = (rows[run.start : run.stop].view(shape).transpose(1, 2) for rows in (q, k, v))
-    return _attend_padded(q, k, v, run.length - run.num_padding, 0, scale).transpose(1, 2).flatten(0, 1)
 
 
 def attend_unit(q: Tensor, k: Tensor, v: Tensor, scale: float, *, first_row: int = 0, num_padding: int = 0) -> Tensor:
@@ -60,21 +57,7 @@ def attend_unit(q: Tensor, k: Tensor, v: Tensor, scale: float, *, first_row: int
     """
     num_core = k.shape[0] - num_padding
     q, k, v = (rows.transpose(0, 1)[None] for rows in (q, k, v))
-    return _attend_padded(q, k, v, num_core, first_row, scale)[0].transpose(0, 1)
-
-
-def _attend_padded(q: Tensor, k: Tensor, v: Tensor, num_core: int, first_row: int, scale: float) -> Tensor:
-    """[count, H, m, D], rows of segments from ``first_row`` on, whose padding begins at row ``num_core``."""
-    num_seeing = min(max(num_core - first_row, 0), q.shape[2])  # all rows
-    outputs = []
-    if num_seeing:
-        outputs.append(F.scaled_dot_product_attention(q[:, :, :num_seeing], k, v, scale=scale))
-    if num_seeing < q.shape[2]:
-        core = slice(0, num_core)
-        outputs.append(
-            F.scaled_dot_product_attention(q[:, :, num_seeing:], k[:, :, core], v[:, :, core], scale=scale)
-        )
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+    return attend_padded(q, k, v, num_core, first_row, scale)[0].transpose(0, 1)
 
 
 def attend_memory(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
