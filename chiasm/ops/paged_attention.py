@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -70,17 +70,26 @@ class SequenceSlice:
         return self.num_computed_tokens + self.stop - self.start
 
 
+class PagedKernel(Protocol):
+    """What the rows of one batch attend with, all in one call."""
+
+    def attend(self, q: Tensor, cache: KVCache, scale: float, chunk_size: int | None) -> Tensor:
+        """[n, H, D] -> [n, H, D]; see ``paged_attention``, by which new keys and values are in the cache already."""
+
+
 @dataclass(frozen=True)
 class PagedBatch:
     """A packed batch of sequences.
 
     Attributes:
-        slices: they cover the rows, in order.
+        slices: they cover the rows, in order; empty where a kernel knows the sequences.
         slots: LongTensor [n], where each row's key and value go: block * block_size + offset.
+        kernel: what the rows attend with; None goes through the slices one by one.
     """
 
     slices: tuple[SequenceSlice, ...]
     slots: Tensor
+    kernel: PagedKernel | None = None
 
 
 class SequenceRows(NamedTuple):
@@ -133,6 +142,8 @@ def paged_attention(
     """
     cache.keys.flatten(0, 1).index_copy_(0, batch.slots, k)
     cache.values.flatten(0, 1).index_copy_(0, batch.slots, v)
+    if batch.kernel is not None:
+        return batch.kernel.attend(q, cache, scale, chunk_size)
     out = q.new_empty(q.shape)
     for sequence in batch.slices:
         for span in _spans(sequence, chunk_size):
