@@ -48,6 +48,7 @@ class EngineOptions:
         None, "Size of the KV cache on each rank; by what is free if not given."
     )
     gpu_memory_utilization: float = option(_E.gpu_memory_utilization, "Share of a GPU's memory to use.")
+    enforce_eager: bool = option(_E.enforce_eager, "On a GPU, launch every decode step anew, without CUDA graphs.")
     mm_encoder_cache_gb: float = option(
         _E.mm_encoder_cache_gb, "GiB of image features kept on each rank; 0 keeps what is about to be read."
     )

@@ -99,6 +99,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         block_size: tokens in a cache block.
         kv_cache_memory_bytes: memory of the KV cache on each rank; None chooses by what is free.
         gpu_memory_utilization: share of a GPU's memory to use, weights included.
+        enforce_eager: on a GPU, launch every decode step anew, without CUDA graphs.
         mm_encoder_cache_gb: features kept on each rank for when the same frame comes again, in GiB; 0 keeps only what
             live sequences are about to read, for which there is always room. The default holds 65,536 tokens of 2,048
             columns in two bytes, some hundred pictures: little beside the weights of a model of that width. Where
@@ -128,6 +129,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 16
     kv_cache_memory_bytes: int | None = None
     gpu_memory_utilization: float = 0.9
+    enforce_eager: bool = False
     mm_encoder_cache_gb: float = 0.25
     enable_prefix_caching: bool = True
     tensor_parallel_size: int = 1

@@ -154,6 +154,7 @@ class Experts(PackedLayer):
         self.group = placement.group
         self.num_experts = num_experts
         self.packed: list[_PackedExpert] = []
+        self.is_grouped = _takes_grouped_products(placement)
         start, stop = shard_bounds(intermediate_size, placement.group)
         share = _Share(hidden_size, intermediate_size, num_experts, start, stop - start)
         self.gate_up_proj = _Matrices(2 * share.length, hidden_size, _gate_up_parts(share, layout), share, placement)
@@ -166,13 +167,25 @@ class Experts(PackedLayer):
         rows = x[order // routing.experts.shape[1]]
         if self.weighted == "inputs":
             rows *= routing.weights.flatten()[order, None]
-        counts = chosen.bincount(minlength=self.num_experts).tolist()
-        sorted_out = torch.cat([self._run(expert, own) for expert, own in enumerate(rows.split(counts)) if len(own)])
+        sorted_out = self._run_grouped(rows, chosen) if self.is_grouped else self._run_apart(rows, chosen)
         # Back by token, so that the sum has the same order in any batch.
         by_token = torch.empty_like(sorted_out).index_copy_(0, order, sorted_out).view(*routing.experts.shape, -1)
         if self.weighted == "outputs":
             by_token *= routing.weights[..., None]
         return by_token.sum(1)
+
+    def _run_apart(self, rows: Tensor, chosen: Tensor) -> Tensor:
+        """Sorted rows [m, d] -> [m, d], expert by expert; the host waits for the numbers of their rows."""
+        counts = chosen.bincount(minlength=self.num_experts).tolist()
+        return torch.cat([self._run(expert, own) for expert, own in enumerate(rows.split(counts)) if len(own)])
+
+    def _run_grouped(self, rows: Tensor, chosen: Tensor) -> Tensor:
+        """The same in two products of all experts, of whose rows the host knows nothing."""
+        counts = torch.zeros(self.num_experts, dtype=torch.int32, device=rows.device)
+        counts.scatter_add_(0, chosen, torch.ones_like(chosen, dtype=torch.int32))
+        ends = counts.cumsum(0, dtype=torch.int32)
+        gate, up = F.grouped_mm(rows, self.gate_up_proj.weight.mT, offs=ends).chunk(2, dim=-1)
+        return F.grouped_mm(F.silu(gate) * up, self.down_proj.weight.mT, offs=ends)
 
     def _run(self, expert: int, rows: Tensor) -> Tensor:
         """[m, d] -> [m, d], this rank's part of what one expert gives."""
@@ -191,6 +204,11 @@ class Experts(PackedLayer):
             self.packed.append(_PackedExpert(pair, pack(down)))
         for matrices in (self.gate_up_proj, self.down_proj):
             matrices.weight = nn.Parameter(matrices.weight.new_empty(0), requires_grad=False)
+
+
+def _takes_grouped_products(placement: Placement) -> bool:
+    """Whether torch has a kernel for products of many experts at once."""
+    return placement.device.type == "cuda" and placement.dtype == torch.bfloat16
 
 
 class MixtureOfExperts(nn.Module):

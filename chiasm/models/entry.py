@@ -75,13 +75,18 @@ class VisionLanguageModel(Protocol):
 
     Attributes:
         num_layers: of the language model that have a cache of tokens each.
+        num_heads: query heads of this rank.
         num_kv_heads: key-value heads of this rank.
+        chunk_sizes: in positions, within which its layers attend, each once; None for layers that attend to
+            everything before.
         head_dim: size of an attention head of the language model.
         hidden_size: d of the language model; so many columns of a feature row stand for a token.
     """
 
     num_layers: int
+    num_heads: int
     num_kv_heads: int
+    chunk_sizes: tuple[int | None, ...]
     head_dim: int
     hidden_size: int
 

@@ -194,7 +194,9 @@ class JoinedModel(nn.Module):
         self.hidden_size = text.hidden_size
         self.visual = tower
         self.language_model = language_model
+        self.num_heads = language_model.heads.num_heads
         self.num_kv_heads = language_model.heads.num_kv_heads
+        self.chunk_sizes: tuple[int | None, ...] = (None,)
         tied = language_model.embed_tokens if config.joined.tie_word_embeddings else None
         self.lm_head = OutputProjection(text.vocab_size, text.hidden_size, placement, tied)
 

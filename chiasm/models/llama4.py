@@ -512,7 +512,9 @@ class Llama4Model(JoinedModel):
 def build(config: Config, context: BuildContext) -> Llama4Model:
     """The unfilled model of one rank."""
     tower = Tower(config.vision, config.text.hidden_size, context.normalisation, context.vision)
-    return Llama4Model(config, tower, TextModel(config.text, context.text), context.text)
+    model = Llama4Model(config, tower, TextModel(config.text, context.text), context.text)
+    model.chunk_sizes = tuple(dict.fromkeys(map(config.text.chunk_size, range(config.text.num_hidden_layers))))
+    return model
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from chiasm.layers.weight import CheckpointTensor, Placement, Weight
 from chiasm.models.entry import BuildContext, LoadableModel, VisionLanguageModel
 from chiasm.models.registry import Checkpoint, open_checkpoint
 from chiasm.ops.varlen import RUN_BY_RUN, SegmentKernel
-from chiasm.schema.facts import EncoderShape, ModelFacts
+from chiasm.schema.facts import ModelFacts
 
 _DTYPES_ON_DISK = ("F32", "BF16", "F16")
 _INDEX = "model.safetensors.index.json"
@@ -39,7 +39,7 @@ def load_model(
     device: torch.device,
     text_group: Group = SOLO,
     vision_group: Group = SOLO,
-    choose_kernel: Callable[[EncoderShape], SegmentKernel] = lambda _: RUN_BY_RUN,
+    segment_kernel: SegmentKernel = RUN_BY_RUN,
 ) -> LoadedModel:
     """Build this rank's part of a model on its device and fill it, reading only what the rank holds.
 
@@ -49,7 +49,7 @@ def load_model(
         device: where the weights live.
         text_group: ranks that the language model is sharded over.
         vision_group: ranks that the vision encoder is sharded over; a group of one replicates it.
-        choose_kernel: what the segments of a tower of that shape attend with.
+        segment_kernel: what the segments of the tower attend with.
 
     Raises:
         UserError: if the checkpoint's tensors are not exactly those of the model, or heads do not divide by ranks.
@@ -59,7 +59,7 @@ def load_model(
     checkpoint.check_sharding(text_group.size, vision_group.size)
     context = BuildContext(
         text=Placement(text_group, dtype, device),
-        vision=Placement(vision_group, dtype, device, choose_kernel(checkpoint.facts.encoder)),
+        vision=Placement(vision_group, dtype, device, segment_kernel),
         normalisation=checkpoint.normalisation,
         tensor_names=read_tensor_names(checkpoint.folder),
     )

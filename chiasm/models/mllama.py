@@ -611,7 +611,9 @@ class CrossModel(nn.Module):
         self.num_seen_rows = vision.max_num_tiles * vision.canvas.seen_rows
         self.visual = Tower(vision, text.hidden_size, context.normalisation, context.vision)
         self.language_model = TextModel(text, context.text)
+        self.num_heads = self.language_model.heads.num_heads
         self.num_kv_heads = self.language_model.heads.num_kv_heads
+        self.chunk_sizes: tuple[int | None, ...] = (None,)
         self.lm_head = OutputProjection(text.vocab_size, text.hidden_size, context.text)
 
     def embed_tokens(self, ids: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import torch
@@ -100,11 +101,18 @@ def interleaved_rotation(positions: Tensor, frequencies: Tensor, sections: Seque
         sections: how many frequencies follow time, height and width; they add up to D / 2. Height and width have one
             of every three as long as they last, time has the rest.
     """
-    axes = torch.zeros(len(frequencies), dtype=torch.int64, device="cpu")
+    axes = _interleaved_axes(len(frequencies), tuple(sections), positions.device)
+    angles = positions[axes].T.float() * frequencies  # [n, D / 2]
+    return Rotation(angles.cos(), angles.sin())
+
+
+@lru_cache(maxsize=16)
+def _interleaved_axes(num_frequencies: int, sections: tuple[int, ...], device: torch.device) -> Tensor:
+    """LongTensor [num_frequencies], the axis of each; made once, since a step must not wait for a copy."""
+    axes = torch.zeros(num_frequencies, dtype=torch.int64, device="cpu")
     for axis in (1, 2):
         axes[axis : 3 * sections[axis] : 3] = axis
-    angles = positions[axes.to(positions.device)].T.float() * frequencies  # [n, D / 2]
-    return Rotation(angles.cos(), angles.sin())
+    return axes.to(device)
 
 
 def grid_rotation(positions: Tensor, frequencies: Tensor) -> Rotation:

@@ -123,6 +123,7 @@ class RankInfo(msgspec.Struct, frozen=True, tag=True):
         cache_reason: how that was found, for the start-up lines.
         device: what it computes on, and why.
         dtype: what it computes in, and why.
+        kernels: what it attends with and how it launches work, and why, a line each; none on a CPU.
     """
 
     facts: ModelFacts
@@ -132,6 +133,7 @@ class RankInfo(msgspec.Struct, frozen=True, tag=True):
     cache_reason: str
     device: str
     dtype: str
+    kernels: tuple[str, ...] = ()
 
 
 class EncoderMeasured(msgspec.Struct, frozen=True, tag=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch import Tensor
 from chiasm.dist.group import Group
 from chiasm.logs import get_logger
 from chiasm.ops.segments import SharedRows
+from chiasm.ops.staging import Staging
 from chiasm.schema.facts import EncoderShape
 from chiasm.schema.media import PixelRef, Unit
 from chiasm.schema.plan import VisionPlan
@@ -92,6 +94,10 @@ class UnitEncoder:
     dtype: torch.dtype
     packs_units: bool
 
+    @cached_property
+    def _staging(self) -> Staging:
+        return Staging(self.device)
+
     def begin(self, plan: VisionPlan) -> PlanUnderWay:
         """Take up a plan; every rank of the group does so with the same one."""
         return PlanUnderWay(self, plan)
@@ -117,8 +123,7 @@ class UnitEncoder:
 
     def make_pass(self, pixels: Pixels, shared: SharedRows | None) -> Stages:
         """One pass over some parts; features in cut order."""
-        rows = torch.cat([torch.empty(0, self.row_bytes, dtype=torch.uint8), *pixels.values()])
-        rows = rows.to(self.device, non_blocking=True)
+        rows = self._staging.move_rows(list(pixels.values()), self.row_bytes)
         return (yield from self.encoder(rows, [part.piece for part in pixels], shared))
 
     def no_rows(self, *size: int) -> Tensor:
@@ -128,7 +133,7 @@ class UnitEncoder:
     def seconds_since(self, start: float) -> float:
         """Time until the device has done what it was given."""
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+            torch.cuda.current_stream(self.device).synchronize()  # the language model may go on in another
         return time.perf_counter() - start
 
     def land(self, found: Sequence[tuple[RankPart, Tensor]]) -> Tensor:

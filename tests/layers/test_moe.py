@@ -76,6 +76,17 @@ def test_a_token_has_its_result_in_any_batch() -> None:
     close(torch.cat([layer(rows) for rows in x.split([1, 7, 32])]), together)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_all_experts_at_once_give_what_they_give_apart(layout: ExpertLayout) -> None:
+    """Some experts have no rows."""
+    layer = Matrices().mixture(layout, Placement(SOLO, torch.float32, torch.device("cpu")))
+    x = random(3, SIZE).float()
+    assert not layer.experts.is_grouped
+    apart = layer(x)
+    layer.experts.is_grouped = True
+    torch.testing.assert_close(layer(x), apart, rtol=1e-5, atol=1e-5)
+
+
 def test_probabilities_are_taken_in_float32() -> None:
     router = SoftmaxRouter(SIZE, NUM_EXPERTS, NUM_CHOSEN, Placement(SOLO, torch.bfloat16, torch.device("cpu")))
     fill(router.weight, own=random(NUM_EXPERTS, SIZE))

@@ -140,6 +140,7 @@ def _summary(config: EngineConfig, info: RankInfo, capacity: Capacity) -> tuple[
         f"model: {info.facts.model_type} on {ranks} {'rank' if ranks == 1 else 'ranks'}",
         f"device: {info.device}",
         f"dtype: {info.dtype}",
+        *info.kernels,
         f"encoder: {encoder if ranks > 1 else 'one rank computes every unit'}",
         *capacity.summary,
     )

@@ -15,14 +15,18 @@ from torch import Tensor
 
 from chiasm.config.engine import EngineConfig
 from chiasm.dist.group import SOLO, Group
+from chiasm.engine.runner.decode_graphs import CudaRecorder, DecodeGraphs
 from chiasm.engine.runner.device import choose_dtype, torch_dtype
 from chiasm.engine.runner.features import place_features
+from chiasm.engine.runner.launch import choose_launch, tower_kernel
 from chiasm.engine.runner.memory import cache_memory
 from chiasm.engine.runner.records import SequenceRecord
+from chiasm.engine.runner.steps import DeviceStep, HostStep
 from chiasm.models.entry import SeenUnit, SeenUnits
 from chiasm.models.loader import load_model
+from chiasm.models.registry import open_checkpoint
 from chiasm.multimodal.pixels import read_rows
-from chiasm.ops.paged_attention import KVCache, PagedBatch, SequenceRows, build_batch
+from chiasm.ops.paged_attention import KVCache, SequenceRows
 from chiasm.sampling.sampler import sample
 from chiasm.schema.facts import EncoderRates
 from chiasm.schema.plan import SampledToken, ScheduledRequest, StepPlan, StepResult, VisionStep
@@ -55,10 +59,26 @@ class Runner:
         dtype = torch_dtype(self._dtype.value)
         self._is_encoder_sharded = config.mm_encoder_tp_mode == "weights"
         vision_group = group if self._is_encoder_sharded else SOLO
+        checkpoint = open_checkpoint(Path(config.model))
+        segments = tower_kernel(checkpoint.facts.encoder, device, dtype)
         loaded = load_model(
-            Path(config.model), dtype=dtype, device=device, text_group=group, vision_group=vision_group
+            checkpoint,
+            dtype=dtype,
+            device=device,
+            text_group=group,
+            vision_group=vision_group,
+            segment_kernel=segments.kernel,
         )
         self._facts, self._model = loaded.facts, loaded.model
+        self._launch = choose_launch(
+            self._model,
+            tower_reason=segments.reason,
+            block_size=config.block_size,
+            enforce_eager=config.enforce_eager,
+            device=device,
+            dtype=dtype,
+        )
+        self._graphs: DecodeGraphs | None = None
         self._unit_encoder = UnitEncoder(
             encoder=self._model.encode_vision,
             shape=self._facts.encoder,
@@ -89,6 +109,7 @@ class Runner:
             cache_reason=memory.reason,
             device=self._device_reason,
             dtype=str(self._dtype),
+            kernels=self._launch.lines,
         )
 
     @property
@@ -114,25 +135,50 @@ class Runner:
         )
         return fit.rates()
 
+    @torch.inference_mode()
     def allocate(self, num_blocks: int) -> None:
-        """Make the KV cache."""
-        model, dtype = self._model, torch_dtype(self._dtype.value)
+        """Make the KV cache, and record decode steps if there are to be any recorded."""
+        model, config, launch = self._model, self._config, self._launch
+        num_spare = 0 if launch.decoding is None else 1
         self._caches = [
             KVCache.empty(
-                num_blocks, self._config.block_size, model.num_kv_heads, model.head_dim, dtype, self._device
+                num_blocks + num_spare,
+                config.block_size,
+                model.num_kv_heads,
+                model.head_dim,
+                launch.shape.dtype,
+                self._device,
             )
             for _ in range(model.num_layers)
         ]
+        if launch.decoding is not None:
+            longest = config.max_model_len or self._facts.max_position_embeddings
+            self._graphs = DecodeGraphs(
+                self._run_text,
+                launch.decoding,
+                launch.shape,
+                num_position_dims=len(model.rope_positions(1, ()).positions),
+                max_num_seqs=config.max_num_seqs,
+                num_columns=min(num_blocks, -(-longest // config.block_size)),
+                spare_block=num_blocks,
+                device=self._device,
+            )
+            self._graphs.record(CudaRecorder(self._device))
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
         """Obey a plan. Every rank of the group gets the same plan; only rank 0 samples."""
         self._forget(plan)
         self._start(plan)
-        encoded = self._encode(plan.vision)
+        # What no token of this step reads can be encoded while the language model computes.
+        is_beside = self._launch.encoder_stream.is_beside and not self._reads_what_it_encodes(plan)
+        encoded = _NOTHING if is_beside else self._encode(plan.vision)
         scheduled = self._extend(plan.scheduled, encoded.failed)
         begin = time.perf_counter()
-        sampled = self._compute(scheduled) if scheduled else []
+        logits = self._compute(scheduled) if scheduled else None
+        if is_beside:
+            encoded = self._encode(plan.vision)
+        sampled = [] if logits is None else self._sample(logits, scheduled)
         return StepResult(
             step=plan.step,
             sampled=tuple(sampled),
@@ -142,6 +188,16 @@ class Runner:
             encoder_makespan=encoded.makespan,
             encoder_exchanged_bytes=encoded.exchanged_bytes,
         )
+
+    def _reads_what_it_encodes(self, plan: StepPlan) -> bool:
+        if plan.vision is None:
+            return False
+        encoded = {unit.key for unit in plan.vision.plan.units}
+        for part in plan.scheduled:
+            start, items = part.num_computed_tokens, self._records[part.request_id].items
+            if any(read.unit.key in encoded for read in units_between(items, start, start + part.num_new_tokens)):
+                return True
+        return False
 
     def _forget(self, plan: StepPlan) -> None:
         for request_id in plan.dropped:
@@ -157,14 +213,18 @@ class Runner:
     def _encode(self, step: VisionStep | None) -> EncodedUnits:
         if step is None:
             return _NOTHING
-        if step.start == 0:
-            self._under_way = self._unit_encoder.begin(step.plan)
-        assert self._under_way is not None
-        encoded = self._under_way.advance(step.stop)
-        if step.stop == self._facts.encoder.num_stages:
-            self._under_way = None
+        stream = self._launch.encoder_stream
+        with stream.running():
+            if step.start == 0:
+                self._under_way = self._unit_encoder.begin(step.plan)
+            assert self._under_way is not None
+            encoded = self._under_way.advance(step.stop)
+            if step.stop == self._facts.encoder.num_stages:
+                self._under_way = None
+            kept = {key: self._model.keep(features) for key, features in encoded.features.items()}
+        stream.hand_over(kept.values())
         self._span_log.append(encoded.spans)
-        self._features |= {key: self._model.keep(features) for key, features in encoded.features.items()}
+        self._features |= kept
         return encoded
 
     def _extend(
@@ -181,28 +241,31 @@ class Runner:
                 kept.append((record, part))
         return kept
 
-    def _compute(self, scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]) -> list[SampledToken]:
-        """Run the language model over the packed batch and sample."""
-        token_ids: list[int] = []
-        positions = []
-        rows = []
-        for record, part in scheduled:
-            start, stop = part.num_computed_tokens, part.num_computed_tokens + part.num_new_tokens
-            token_ids += record.token_ids[start:stop]
-            positions.append(record.positions(start, stop))
-            rows.append(SequenceRows(start, part.num_new_tokens, record.block_ids))
-        ids = torch.tensor(token_ids, device=self._device)
-        embeds = self._model.embed_tokens(ids)
+    def _compute(self, scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]) -> Tensor | None:
+        """Run the language model over the packed batch; the logits [m, vocabulary] of what is to be sampled."""
+        host = _host_step(scheduled)
         seen: list[SeenUnits] = []
-        deep = None
+        placed: list[tuple[int, Tensor]] = []
         if self._facts.num_cross_layers:
             seen = self._seen_units(scheduled)
         else:
-            deep = place_features(embeds, self._placed_features(scheduled))
-        batch = build_batch(rows, self._config.block_size, self._device)
-        packed_positions = torch.from_numpy(np.concatenate(positions, axis=1)).to(self._device)
-        hidden = self._model.forward(embeds, packed_positions, self._caches, batch, deep, seen)
-        return self._sample(hidden, batch, scheduled)
+            placed = self._placed_features(scheduled)
+        if self._graphs is not None and not seen and not placed and self._graphs.can_run(host.sequences):
+            hidden = self._graphs.run(host)
+            if len(host.last_rows) < len(hidden):
+                hidden = hidden[torch.from_numpy(host.last_rows).to(self._device)]
+        else:
+            step = self._launch.inputs.make(host)
+            hidden = self._run_text(step, placed, seen)[step.last_rows]
+        return self._model.compute_logits(hidden) if len(host.last_rows) else None
+
+    def _run_text(
+        self, step: DeviceStep, placed: Sequence[tuple[int, Tensor]] = (), seen: Sequence[SeenUnits] = ()
+    ) -> Tensor:
+        """Hidden states [n, d] of a step's tokens."""
+        embeds = self._model.embed_tokens(step.token_ids)
+        deep = place_features(embeds, placed)
+        return self._model.forward(embeds, step.positions, self._caches, step.batch, deep, seen)
 
     def _seen_units(self, scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]) -> list[SeenUnits]:
         """What rows of the packed batch attend to, where text attends to units."""
@@ -234,14 +297,25 @@ class Runner:
         return found
 
     def _sample(
-        self, hidden: Tensor, batch: PagedBatch, scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]
+        self, logits: Tensor, scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]
     ) -> list[SampledToken]:
-        is_sampling = [part.is_sampling for _, part in scheduled]
-        if not any(is_sampling):
-            return []
-        last_rows = [piece.stop - 1 for piece, wanted in zip(batch.slices, is_sampling, strict=True) if wanted]
-        logits = self._model.compute_logits(hidden[last_rows])
         if self._group.rank != 0:
             return []
         rows = [record.sampling_row() for record, part in scheduled if part.is_sampling]
         return sample(logits, rows, self._facts.eos_token_ids)
+
+
+def _host_step(scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]) -> HostStep:
+    """The tokens of a step, packed."""
+    token_ids: list[int] = []
+    positions, sequences, last_rows = [], [], []
+    for record, part in scheduled:
+        start, stop = part.num_computed_tokens, part.num_computed_tokens + part.num_new_tokens
+        token_ids += record.token_ids[start:stop]
+        positions.append(record.positions(start, stop))
+        sequences.append(SequenceRows(start, part.num_new_tokens, record.block_ids))
+        if part.is_sampling:
+            last_rows.append(len(token_ids) - 1)
+    return HostStep(
+        np.array(token_ids, np.int64), np.concatenate(positions, axis=1), np.array(last_rows, np.int64), sequences
+    )

@@ -1,0 +1,90 @@
+"""How a rank launches work on its device, chosen once, with a line for each choice."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from chiasm.engine.runner.encoder_stream import EncoderStream, SameStream, SideStream
+from chiasm.engine.runner.steps import KernelInputs, PlainInputs, StepInputs
+from chiasm.layers.moe import Experts
+from chiasm.models.entry import VisionLanguageModel
+from chiasm.ops.paged_kernels import AttentionShape, PagedBackend, choose_backends
+from chiasm.ops.varlen import ChosenKernel, choose_segment_kernel
+from chiasm.schema.facts import EncoderShape
+
+
+class Launch(NamedTuple):
+    """What a rank works with.
+
+    Attributes:
+        shape: of the language model's attention.
+        inputs: brings steps to the device.
+        decoding: the kernel of recorded decode steps; None records none.
+        encoder_stream: where the encoder's work goes.
+        lines: what was chosen and why; none on a CPU.
+    """
+
+    shape: AttentionShape
+    inputs: StepInputs
+    decoding: PagedBackend | None
+    encoder_stream: EncoderStream
+    lines: tuple[str, ...]
+
+
+def tower_kernel(shape: EncoderShape, device: torch.device, dtype: torch.dtype) -> ChosenKernel:
+    """What a tower attends with."""
+    return choose_segment_kernel(device, dtype, shape.hidden_size // shape.num_heads)
+
+
+def choose_launch(
+    model: VisionLanguageModel,
+    *,
+    tower_reason: str,
+    block_size: int,
+    enforce_eager: bool,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Launch:
+    """Decide for a loaded model.
+
+    Args:
+        model: of this rank.
+        tower_reason: what its tower attends with.
+        block_size: tokens in a block of the KV cache.
+        enforce_eager: whether CUDA graphs are switched off.
+        device: of this rank.
+        dtype: of activations.
+    """
+    shape = AttentionShape(model.num_heads, model.num_kv_heads, model.head_dim, block_size, model.chunk_sizes, dtype)
+    if device.type != "cuda":
+        return Launch(shape, PlainInputs(block_size, device), None, SameStream(), ())
+    backends = choose_backends(shape, device)
+    missing = _missing_for_graphs(model, backends.decoding, enforce_eager=enforce_eager)
+    inputs = (
+        PlainInputs(block_size, device) if backends.steps is None else KernelInputs(backends.steps, shape, device)
+    )
+    lines = (
+        f"encoder attention: {tower_reason}",
+        f"attention: {backends.reason}",
+        f"decode steps: {'CUDA graphs' if missing is None else f'launched anew ({missing})'}",
+        "encoder: beside the language model on a stream of its own, where a step does not read what it encodes; "
+        "launched anew",
+    )
+    return Launch(shape, inputs, backends.decoding if missing is None else None, SideStream(device), lines)
+
+
+def _missing_for_graphs(
+    model: VisionLanguageModel, decoding: PagedBackend | None, *, enforce_eager: bool
+) -> str | None:
+    """Why decode steps are not recorded; None if they are."""
+    if enforce_eager:
+        return "enforce_eager"
+    if decoding is None:
+        return "no kernel that a graph may hold"
+    assert isinstance(model, nn.Module)
+    if any(isinstance(layer, Experts) and not layer.is_grouped for layer in model.modules()):
+        return "experts in other types than bfloat16 are computed one by one"
+    return None
