@@ -6,10 +6,10 @@ MODEL ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test lint types imports format clean
+.PHONY: help install serve test device-check lint types imports format clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1	\2/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 22
 
 install: $(VENV)/installed ## Make .venv with the exact versions of constraints.txt
 
@@ -24,6 +24,9 @@ serve: install ## Serve MODEL (a folder or hub name; empty: a built-in one) with
 
 test: install ## Run all tests that need no GPU
 	$(BIN)/python -m pytest -q
+
+device-check: install ## On a machine with a GPU: is everything right on it, and how fast is it? About 7 minutes
+	$(BIN)/python -m bench.device_check $(ARGS)
 
 lint: install ## Check style with ruff
 	$(BIN)/ruff check .

@@ -154,8 +154,8 @@ class Experts(PackedLayer):
         self.group = placement.group
         self.num_experts = num_experts
         self.packed: list[_PackedExpert] = []
-        self.is_grouped = _takes_grouped_products(placement)
         start, stop = shard_bounds(intermediate_size, placement.group)
+        self.is_grouped = _takes_grouped_products(placement, hidden_size, stop - start)
         share = _Share(hidden_size, intermediate_size, num_experts, start, stop - start)
         self.gate_up_proj = _Matrices(2 * share.length, hidden_size, _gate_up_parts(share, layout), share, placement)
         self.down_proj = _Matrices(hidden_size, share.length, _down_parts(share, layout), share, placement)
@@ -206,9 +206,10 @@ class Experts(PackedLayer):
             matrices.weight = nn.Parameter(matrices.weight.new_empty(0), requires_grad=False)
 
 
-def _takes_grouped_products(placement: Placement) -> bool:
-    """Whether torch has a kernel for products of many experts at once."""
-    return placement.device.type == "cuda" and placement.dtype == torch.bfloat16
+def _takes_grouped_products(placement: Placement, *sizes: int) -> bool:
+    """Whether torch has a kernel for products of many experts at once; it wants rows of whole 16 bytes."""
+    is_known = placement.device.type == "cuda" and placement.dtype == torch.bfloat16
+    return is_known and all(size % 8 == 0 for size in sizes)
 
 
 class MixtureOfExperts(nn.Module):

@@ -220,7 +220,7 @@ def test_a_cpu_keeps_to_what_it_has(qwen2_5_vl: SavedModel) -> None:
         (False, False, True, "decode steps: CUDA graphs"),
         (False, True, True, "launched anew (enforce_eager)"),
         (False, False, False, "launched anew (no kernel that a graph may hold)"),
-        (True, False, True, "launched anew (experts in other types than bfloat16"),
+        (True, False, True, "launched anew (experts are computed one by one but in bfloat16"),
     ],
 )
 def test_a_gpu_says_what_it_chose(

@@ -86,5 +86,5 @@ def _missing_for_graphs(
         return "no kernel that a graph may hold"
     assert isinstance(model, nn.Module)
     if any(isinstance(layer, Experts) and not layer.is_grouped for layer in model.modules()):
-        return "experts in other types than bfloat16 are computed one by one"
+        return "experts are computed one by one but in bfloat16 with sizes that divide by 8"
     return None
