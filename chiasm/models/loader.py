@@ -56,20 +56,38 @@ def load_model(
     """
     if isinstance(checkpoint, Path):
         checkpoint = open_checkpoint(checkpoint)
-    checkpoint.check_sharding(text_group.size, vision_group.size)
-    context = BuildContext(
-        text=Placement(text_group, dtype, device),
-        vision=Placement(vision_group, dtype, device, segment_kernel),
-        normalisation=checkpoint.normalisation,
-        tensor_names=read_tensor_names(checkpoint.folder),
+    model = _build(
+        checkpoint, Placement(text_group, dtype, device), Placement(vision_group, dtype, device, segment_kernel)
     )
-    model = checkpoint.entry.build(checkpoint.config, context)
     fill_model(model, checkpoint.folder, lambda name: checkpoint.entry.module_name(name, checkpoint.config))
     model.finish_loading()
     for module in model.modules():
         if isinstance(module, PackedLayer):
             module.pack()
     return LoadedModel(checkpoint.facts, model)
+
+
+def weight_bytes(checkpoint: Checkpoint, *, dtype: torch.dtype, text_group: Group, vision_group: Group) -> int:
+    """What the weights of this rank will take, known before any is read; arguments are those of ``load_model``.
+
+    Raises:
+        UserError: if heads do not divide by ranks.
+    """
+    meta = torch.device("meta")
+    model = _build(checkpoint, Placement(text_group, dtype, meta), Placement(vision_group, dtype, meta))
+    return sum(weight.numel() * weight.itemsize for _, weight in model.named_parameters())
+
+
+def _build(checkpoint: Checkpoint, text: Placement, vision: Placement) -> LoadableModel:
+    """This rank's part of a model, unfilled."""
+    checkpoint.check_sharding(text.group.size, vision.group.size)
+    context = BuildContext(
+        text=text,
+        vision=vision,
+        normalisation=checkpoint.normalisation,
+        tensor_names=read_tensor_names(checkpoint.folder),
+    )
+    return checkpoint.entry.build(checkpoint.config, context)
 
 
 def fill_model(model: LoadableModel, folder: Path, module_name: Callable[[str], str | None]) -> None:

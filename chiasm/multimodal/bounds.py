@@ -9,7 +9,21 @@ import msgspec
 
 from chiasm.config.engine import PROCESSOR_KEYS, MediaConfig, check_media_io_kwargs, check_processor_kwargs
 from chiasm.errors import UserError, refuse
+from chiasm.schema.facts import ModelFacts
 from chiasm.schema.media import ImageProcessorSpec, PatchProcessorSpec, VideoProcessorSpec
+
+
+def served_facts(facts: ModelFacts, media: MediaConfig) -> ModelFacts:
+    """A model's facts with the operator's settings of media in place of its own.
+
+    Raises:
+        UserError: for settings that it can't honour.
+    """
+    processor = bounded_spec(facts.processor, media.mm_processor_kwargs, {})
+    video = facts.video
+    if video is not None:
+        video = msgspec.structs.replace(video, processor=server_video_spec(video.processor, media))
+    return msgspec.structs.replace(facts, processor=processor, video=video)
 
 
 def bounded_spec(

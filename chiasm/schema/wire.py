@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from chiasm.config.engine import EngineConfig
@@ -111,6 +113,94 @@ class StopRank(msgspec.Struct, frozen=True, tag=True):
 ToRank = LoadModel | MeasureEncoder | AllocateBlocks | Step | StopRank
 
 
+class StepMemory(msgspec.Struct, frozen=True):
+    """What the biggest step takes on a rank beside weights and caches, in bytes.
+
+    Attributes:
+        vision_bytes: peak of encoding.
+        held_bytes: of an encoding that is left off between two layers, while the language model runs.
+        forward_bytes: peak of the language model's layers.
+        sampling_bytes: peak of choosing tokens.
+        is_beside: whether the encoder may compute while the language model does.
+        num_tokens: that it computes.
+        num_seqs: of which it samples.
+        num_patches: that it encodes, but for a single unit that has more.
+        unit_patches: of the largest unit.
+    """
+
+    vision_bytes: int
+    held_bytes: int
+    forward_bytes: int
+    sampling_bytes: int
+    is_beside: bool
+    num_tokens: int
+    num_seqs: int
+    num_patches: int
+    unit_patches: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most at a time: of encoding and then language, or of both."""
+        language = max(self.forward_bytes, self.sampling_bytes)
+        if self.is_beside:
+            return self.vision_bytes + language
+        return max(self.vision_bytes, self.held_bytes + language)
+
+    @property
+    def most_patches(self) -> int:
+        """Of a step."""
+        return max(self.num_patches, self.unit_patches)
+
+    def times(self, factor: int) -> StepMemory:
+        """All bytes times ``factor``."""
+        return msgspec.structs.replace(
+            self,
+            vision_bytes=factor * self.vision_bytes,
+            held_bytes=factor * self.held_bytes,
+            forward_bytes=factor * self.forward_bytes,
+            sampling_bytes=factor * self.sampling_bytes,
+        )
+
+    def limited(self, *, num_tokens: int, num_seqs: int, num_patches: int) -> StepMemory:
+        """About what it would be with other limits: rows cost alike."""
+        most = max(num_patches, self.unit_patches)
+        return msgspec.structs.replace(
+            self,
+            vision_bytes=self.vision_bytes * most // self.most_patches,
+            held_bytes=self.held_bytes * most // self.most_patches,
+            forward_bytes=self.forward_bytes * num_tokens // self.num_tokens,
+            sampling_bytes=self.sampling_bytes * num_seqs // self.num_seqs,
+            num_tokens=num_tokens,
+            num_seqs=num_seqs,
+            num_patches=num_patches,
+        )
+
+
+class RankMemory(msgspec.Struct, frozen=True):
+    """A rank's memory, in bytes.
+
+    Attributes:
+        device: what kind it computes on. On a CPU the ranks share the host's memory.
+        total_bytes: that the device has.
+        free_bytes: that could be taken once all ranks had loaded their weights.
+        weight_bytes: of the weights.
+        step: what the biggest step takes.
+        graph_bytes: of recorded decode steps.
+    """
+
+    device: Literal["cpu", "cuda"]
+    total_bytes: int
+    free_bytes: int
+    weight_bytes: int
+    step: StepMemory
+    graph_bytes: int = 0
+
+    @property
+    def working_bytes(self) -> int:
+        """Beside weights and caches."""
+        return self.step.peak_bytes + self.graph_bytes
+
+
 class RankInfo(msgspec.Struct, frozen=True, tag=True):
     """A rank has loaded the model.
 
@@ -119,8 +209,7 @@ class RankInfo(msgspec.Struct, frozen=True, tag=True):
         block_bytes: size of one block of its KV cache, all layers.
         feature_row_bytes: size of what a rank keeps of one row of the encoder's features: the row, or its keys and
             values in the layers that attend to it.
-        cache_bytes: memory that it can give to the KV cache.
-        cache_reason: how that was found, for the start-up lines.
+        memory: what it has and what it needs.
         device: what it computes on, and why.
         dtype: what it computes in, and why.
         kernels: what it attends with and how it launches work, and why, a line each; none on a CPU.
@@ -129,8 +218,7 @@ class RankInfo(msgspec.Struct, frozen=True, tag=True):
     facts: ModelFacts
     block_bytes: int
     feature_row_bytes: int
-    cache_bytes: int
-    cache_reason: str
+    memory: RankMemory
     device: str
     dtype: str
     kernels: tuple[str, ...] = ()

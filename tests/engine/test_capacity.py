@@ -9,12 +9,12 @@ from chiasm.engine.core.capacity import decide_capacity
 from chiasm.errors import UserError
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.media import PatchProcessorSpec
-from chiasm.schema.wire import RankInfo
+from chiasm.schema.wire import RankInfo, RankMemory, StepMemory
 from tests.engine.mirror import SHAPE
 
 
-def info(cache_bytes: int, *, max_pixels: int = 28 * 28 * 100) -> RankInfo:
-    """A rank whose cache takes 10 bytes a block."""
+def info(cache_bytes: int, *, max_pixels: int = 28 * 28 * 100, encoder_bytes: int = 2**28) -> RankInfo:
+    """A rank with so much for its KV cache beside the encoder's; a block takes 10 bytes."""
     facts = ModelFacts(
         model_type="m",
         vocab_size=10,
@@ -25,7 +25,9 @@ def info(cache_bytes: int, *, max_pixels: int = 28 * 28 * 100) -> RankInfo:
         processor=PatchProcessorSpec(14, 2, 2, 1, max_pixels),
         encoder=SHAPE,
     )
-    return RankInfo(facts, 10, 32, cache_bytes, "as asked", "cpu", "float32")
+    step = StepMemory(0, 0, 0, 0, is_beside=False, num_tokens=2048, num_seqs=64, num_patches=16384, unit_patches=100)
+    memory = RankMemory("cuda", 0, cache_bytes + encoder_bytes, 0, step)
+    return RankInfo(facts, 10, 32, memory, "cpu", "float32")
 
 
 def config(**settings: object) -> EngineConfig:
@@ -53,8 +55,13 @@ def test_a_context_that_does_not_fit_is_shortened_and_said() -> None:
 @pytest.mark.parametrize(
     ("settings", "cache_bytes", "message", "param"),
     [
-        ({"max_model_len": 161}, 100, "room for 160 tokens .* 161 must fit: lower max_model_len or", "max_model_len"),
-        ({}, 9, "room for 0 tokens .* raise kv_cache_memory_bytes", "kv_cache_memory_bytes"),
+        (
+            {"max_model_len": 161},
+            100,
+            "room for 160 tokens .* 161 must fit .* enough: lower max_model_len to 160",
+            "max_model_len",
+        ),
+        ({}, 9, "room for 0 tokens .* enough: lower mm_encoder_cache_gb to 0", "mm_encoder_cache_gb"),
         ({"max_model_len": 1001}, 10**6, "1001 is above the 1000 positions", "max_model_len"),
     ],
 )

@@ -173,7 +173,9 @@ def _capacity(cache_bytes: int, own_bytes: int = 0, **settings: object) -> tuple
     facts = msgspec.structs.replace(info(0).facts, num_cross_layers=2, processor=_CANVAS)
     assert facts.max_unit_tokens == _CANVAS.canvas.unit_rows == 64
     config = EngineConfig(model="m", mm_encoder_cache_gb=own_bytes / 2**30, **settings)  # type: ignore[arg-type]
-    capacity = decide_capacity(config, [msgspec.structs.replace(info(cache_bytes), facts=facts)])
+    capacity = decide_capacity(
+        config, [msgspec.structs.replace(info(cache_bytes, encoder_bytes=own_bytes), facts=facts)]
+    )
     return capacity.num_blocks, capacity.encoder_cache_bytes
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chiasm.config.engine import EngineConfig
+from chiasm.engine.cache.shortage import refuse_sequence
+from chiasm.engine.cache.sizing import MemoryPlan, in_units
 from chiasm.errors import UserError
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.wire import RankInfo
@@ -36,27 +38,32 @@ def decide_capacity(config: EngineConfig, infos: Sequence[RankInfo]) -> Capacity
     Raises:
         UserError: if a sequence of the asked length doesn't fit, naming the flags to change.
     """
-    poorest = min(infos, key=lambda info: info.cache_bytes // info.block_bytes)
-    own = round(config.mm_encoder_cache_gb * 2**30)  # beside the KV cache's memory
-    lent = max(0, _seen_bytes(config, poorest) - own)
-    num_fitting = (poorest.cache_bytes - lent) // poorest.block_bytes
-    model_len = infos[0].facts.max_position_embeddings
-    max_model_len, length_reason = _sequence_length(config, model_len, num_fitting * config.block_size, poorest)
+    facts = infos[0].facts
+    poorest = max(infos, key=lambda info: info.block_bytes)
+    own = round(config.mm_encoder_cache_gb * 2**30)
+    longest = config.max_model_len or facts.max_position_embeddings
+    item_bytes = 0 if facts.num_cross_layers else _largest_item(facts, longest) * poorest.feature_row_bytes
+    plan = MemoryPlan(config, [info.memory for info in infos], item_bytes)
+    budget = plan.budget()
+    lent = max(0, _seen_bytes(config, poorest, budget.num_bytes) - own)
+    num_fitting = max(0, budget.num_bytes - lent) // poorest.block_bytes
+    max_model_len, length_reason = _sequence_length(plan, facts, num_fitting, poorest.block_bytes)
     most_useful = config.max_num_seqs * -(-max_model_len // config.block_size)
     num_blocks = min(num_fitting, most_useful)
     kept = own + lent
-    largest_item = _largest_item(infos[0].facts, max_model_len) * poorest.feature_row_bytes
+    largest_item = _largest_item(facts, max_model_len) * poorest.feature_row_bytes
     memory = num_blocks * poorest.block_bytes
-    cache_reason = poorest.cache_reason if num_blocks == num_fitting else "all that max_num_seqs can use"
+    cache_reason = budget.reason if num_blocks == num_fitting else "all that max_num_seqs can use"
     summary = (
         f"KV cache: {num_blocks} blocks of {config.block_size} tokens, {memory / 2**20:.0f} MiB ({cache_reason})",
         f"encoder cache: {_encoder_cache_line(kept, largest_item, poorest)}",
         f"context: {max_model_len} tokens ({length_reason})",
+        f"memory: {plan.in_words()}, KV cache {in_units(memory)}",
     )
     return Capacity(num_blocks, max_model_len, max(kept, largest_item), kept, summary)
 
 
-def _seen_bytes(config: EngineConfig, poorest: RankInfo) -> int:
+def _seen_bytes(config: EngineConfig, poorest: RankInfo, cache_bytes: int) -> int:
     """Memory for keys and values of images that text attends to; what the encoder's cache lacks, the KV cache lends.
 
     An image's weigh as much as those of a thousand tokens or more, and sequences keep them to their end: they get
@@ -66,7 +73,7 @@ def _seen_bytes(config: EngineConfig, poorest: RankInfo) -> int:
     if not poorest.facts.num_cross_layers:
         return 0
     most_useful = config.max_num_seqs * poorest.facts.max_unit_tokens * poorest.feature_row_bytes
-    return min(poorest.cache_bytes // 2, most_useful)
+    return min(max(0, cache_bytes) // 2, most_useful)
 
 
 def _largest_item(facts: ModelFacts, max_model_len: int) -> int:
@@ -86,18 +93,22 @@ def _encoder_cache_line(kept: int, largest_item: int, poorest: RankInfo) -> str:
     return f"{kept / 2**20:.0f} MiB of images on each rank, {kept // row_bytes} tokens{more}"
 
 
-def _sequence_length(config: EngineConfig, model_len: int, cache_tokens: int, poorest: RankInfo) -> tuple[int, str]:
-    asked = config.max_model_len
+def _sequence_length(plan: MemoryPlan, facts: ModelFacts, num_blocks: int, block_bytes: int) -> tuple[int, str]:
+    asked, model_len = plan.config.max_model_len, facts.max_position_embeddings
     if asked is not None and asked > model_len:
         raise UserError(
             f"max_model_len={asked} is above the {model_len} positions that the model was made for.",
             param="max_model_len",
         )
+    block_size = plan.config.block_size
+    cache_tokens = num_blocks * block_size
     if cache_tokens < (asked or 2):
-        raise UserError(
-            f"the KV cache has room for {cache_tokens} tokens ({poorest.cache_bytes} bytes, {poorest.cache_reason}), "
-            f"and {asked or 2} must fit: {'lower max_model_len or ' if asked else ''}raise kv_cache_memory_bytes.",
-            param="max_model_len" if asked else "kv_cache_memory_bytes",
+        refuse_sequence(
+            plan,
+            cache_bytes=plan.budget().num_bytes,
+            needed_bytes=-(-(asked or 2) // block_size) * block_bytes,
+            num_tokens=asked or 2,
+            num_fitting=cache_tokens,
         )
     if asked is not None:
         return asked, "as asked"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-import msgspec
-
 from chiasm.config.engine import EngineConfig
 from chiasm.engine.core.capacity import Capacity, decide_capacity
 from chiasm.engine.core.encoder_rates import encoder_rates
@@ -14,7 +12,6 @@ from chiasm.engine.executor.base import Executor
 from chiasm.engine.executor.inproc import InprocExecutor
 from chiasm.engine.executor.multiproc import MultiprocExecutor
 from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
-from chiasm.multimodal.bounds import bounded_spec, server_video_spec
 from chiasm.schema.facts import EncoderRates
 from chiasm.schema.output import EngineStats, SequenceDelta
 from chiasm.schema.request import EngineRequest
@@ -35,7 +32,7 @@ class EngineCore:
 
     def __init__(self, config: EngineConfig, executor: Executor) -> None:
         self._executor = executor
-        infos = [_with_server_processor(info, config) for info in executor.load()]
+        infos = executor.load()
         rates = encoder_rates(config, infos[0], executor)
         capacity = decide_capacity(config, infos)
         executor.allocate(capacity.num_blocks)
@@ -94,16 +91,6 @@ def make_executor(config: EngineConfig, runtime_dir: Path) -> Executor:
     if config.tensor_parallel_size == 1:
         return InprocExecutor(config)
     return MultiprocExecutor(config, runtime_dir)
-
-
-def _with_server_processor(info: RankInfo, config: EngineConfig) -> RankInfo:
-    """The operator's settings of media in place of the model's own."""
-    facts = info.facts
-    processor = bounded_spec(facts.processor, config.media.mm_processor_kwargs, {})
-    video = facts.video
-    if video is not None:
-        video = msgspec.structs.replace(video, processor=server_video_spec(video.processor, config.media))
-    return msgspec.structs.replace(info, facts=msgspec.structs.replace(facts, processor=processor, video=video))
 
 
 def _limits(config: EngineConfig, info: RankInfo, rates: EncoderRates, capacity: Capacity) -> SchedulerLimits:

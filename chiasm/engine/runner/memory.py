@@ -1,4 +1,4 @@
-"""How much memory a rank can give to its KV cache."""
+"""What memory a rank has and what it needs: measured before its weights are loaded, and after."""
 
 from __future__ import annotations
 
@@ -9,35 +9,129 @@ from typing import NamedTuple
 import torch
 
 from chiasm.config.engine import EngineConfig
+from chiasm.dist.group import Group
+from chiasm.engine.cache.shortage import refuse_step, refuse_weights
+from chiasm.engine.cache.sizing import CPU_LIMIT
+from chiasm.engine.runner.biggest_step import BiggestStep, Packing, StepLimits
+from chiasm.engine.runner.launch import Launch
+from chiasm.models.entry import VisionLanguageModel
+from chiasm.schema.facts import ModelFacts
+from chiasm.schema.wire import RankMemory, StepMemory
 
-_CPU_LIMIT = 4 * 2**30
-_CPU_SHARE = 0.25
-# Room on a GPU for the activations of the largest step, as a share of its memory.
-_GPU_ACTIVATIONS = 0.1
+# Resident bytes by bytes of tensors on a CPU, where the C library keeps what is freed in between: 1.1 to 2.3 as
+# measured, less with large tensors.
+_HEAP_FACTOR = 2
 
 
-class CacheMemory(NamedTuple):
-    """Bytes for the KV cache of one rank, and how they were found."""
+class DeviceMemory(NamedTuple):
+    """Bytes of a GPU, or of the host, that this process could still take, and that there are."""
 
-    num_bytes: int
-    reason: str
+    free: int
+    total: int
 
 
-def cache_memory(config: EngineConfig, device: torch.device) -> CacheMemory:
-    """Decide after the weights are loaded, from what is free then."""
-    if config.kv_cache_memory_bytes is not None:
-        return CacheMemory(config.kv_cache_memory_bytes, "as asked")
+def device_memory(device: torch.device, group: Group) -> DeviceMemory:
+    """What is free, looked at by all ranks while none of them takes more."""
+    group.all_reduce(torch.zeros(1, device=device))
     if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        reserved = total * (1 - config.gpu_memory_utilization + _GPU_ACTIVATIONS)
-        reserved += config.mm_encoder_cache_gb * 2**30
-        return CacheMemory(
-            max(0, int(free - reserved)), f"gpu_memory_utilization={config.gpu_memory_utilization} of {total} bytes"
-        )
-    share = int(free_host_memory() * _CPU_SHARE / config.tensor_parallel_size)
-    return CacheMemory(
-        min(_CPU_LIMIT, share), f"a quarter of free memory over the ranks, at most {_CPU_LIMIT >> 30} GiB"
+        torch.cuda.synchronize(device)
+        memory = DeviceMemory(*torch.cuda.mem_get_info(device))
+    else:
+        memory = DeviceMemory(free_host_memory(), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    group.all_reduce(torch.zeros(1, device=device)).cpu()
+    return memory
+
+
+def check_weights(config: EngineConfig, weight_bytes: int, device: torch.device, group: Group) -> None:
+    """Refuse weights that don't fit, before they are read.
+
+    Raises:
+        UserError: naming the numbers and what would help.
+    """
+    memory = device_memory(device, group)
+    total = memory.total if device.type == "cuda" else None
+    refuse_weights(config, weight_bytes=weight_bytes, free_bytes=memory.free, total_bytes=total)
+
+
+class LoadedRank(NamedTuple):
+    """A rank whose memory is to be measured.
+
+    Attributes:
+        model: loaded.
+        facts: of it, with the server's own limits on media.
+        launch: how it brings work to its device.
+        group: of all ranks.
+        device: of this one.
+        dtype: of weights and activations.
+        token_bytes: of a token's keys and values.
+        weight_bytes: of all weights.
+    """
+
+    model: VisionLanguageModel
+    facts: ModelFacts
+    launch: Launch
+    group: Group
+    device: torch.device
+    dtype: torch.dtype
+    token_bytes: int
+    weight_bytes: int
+
+
+def measure_memory(config: EngineConfig, rank: LoadedRank) -> RankMemory:
+    """Run the biggest step; every rank does so at the same time.
+
+    Raises:
+        UserError: if it doesn't fit even without caches.
+    """
+    memory = device_memory(rank.device, rank.group)
+    limits = _limits(config, rank, memory.free)
+    try:
+        step = BiggestStep(rank.model, rank.facts, rank.launch, limits, rank.device, rank.dtype).measure()
+    except torch.OutOfMemoryError:
+        refuse_step(config, weight_bytes=rank.weight_bytes, free_bytes=memory.free)
+    if rank.device.type == "cpu":
+        step = step.times(_HEAP_FACTOR)
+    return RankMemory(
+        device="cuda" if rank.device.type == "cuda" else "cpu",
+        total_bytes=memory.total,
+        free_bytes=memory.free,
+        weight_bytes=rank.weight_bytes,
+        step=step,
+        graph_bytes=_graph_bytes(config, rank, step),
     )
+
+
+def _graph_bytes(config: EngineConfig, rank: LoadedRank, step: StepMemory) -> int:
+    """Of recorded decode steps, which have a pool of memory of their own: as much as the largest takes."""
+    if rank.launch.decoding is None:
+        return 0
+    return step.forward_bytes * config.max_num_seqs // step.num_tokens
+
+
+def _limits(config: EngineConfig, rank: LoadedRank, free_bytes: int) -> StepLimits:
+    """How big a step can be.
+
+    No sequence is longer than a cache that took all memory would hold.
+    """
+    cache_bytes = min(free_bytes, CPU_LIMIT) if rank.device.type == "cpu" else free_bytes
+    cache_tokens = (config.kv_cache_memory_bytes or cache_bytes) // rank.token_bytes
+    asked = config.max_model_len or rank.facts.max_position_embeddings
+    return StepLimits(
+        num_tokens=config.max_num_batched_tokens,
+        num_seqs=config.max_num_seqs,
+        num_patches=config.max_num_batched_patches,
+        max_model_len=max(2, min(asked, rank.facts.max_position_embeddings, cache_tokens)),
+        block_size=config.block_size,
+        num_ranks=rank.group.size,
+        packing=_packing(config, rank),
+    )
+
+
+def _packing(config: EngineConfig, rank: LoadedRank) -> Packing:
+    if rank.device.type != "cpu" or config.mm_encoder_tp_mode == "weights":
+        return "together"
+    may_cut = config.mm_encoder_tp_mode == "auto" and not config.mm_encoder_min_units_per_rank
+    return "cut" if may_cut and rank.group.size > 1 and rank.facts.encoder.can_cut_rows else "apart"
 
 
 def free_host_memory() -> int:

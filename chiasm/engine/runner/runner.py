@@ -19,12 +19,13 @@ from chiasm.engine.runner.decode_graphs import CudaRecorder, DecodeGraphs
 from chiasm.engine.runner.device import choose_dtype, torch_dtype
 from chiasm.engine.runner.features import place_features
 from chiasm.engine.runner.launch import choose_launch, tower_kernel
-from chiasm.engine.runner.memory import cache_memory
+from chiasm.engine.runner.memory import LoadedRank, check_weights, measure_memory
 from chiasm.engine.runner.records import SequenceRecord
 from chiasm.engine.runner.steps import DeviceStep, HostStep
 from chiasm.models.entry import SeenUnit, SeenUnits
-from chiasm.models.loader import load_model
+from chiasm.models.loader import load_model, weight_bytes
 from chiasm.models.registry import open_checkpoint
+from chiasm.multimodal.bounds import served_facts
 from chiasm.multimodal.pixels import read_rows
 from chiasm.ops.paged_attention import KVCache, SequenceRows
 from chiasm.sampling.sampler import sample
@@ -60,16 +61,18 @@ class Runner:
         self._is_encoder_sharded = config.mm_encoder_tp_mode == "weights"
         vision_group = group if self._is_encoder_sharded else SOLO
         checkpoint = open_checkpoint(Path(config.model))
+        self._facts = served_facts(checkpoint.facts, config.media)
+        self._weight_bytes = weight_bytes(checkpoint, dtype=dtype, text_group=group, vision_group=vision_group)
+        check_weights(config, self._weight_bytes, device, group)
         segments = tower_kernel(checkpoint.facts.encoder, device, dtype)
-        loaded = load_model(
+        self._model = load_model(
             checkpoint,
             dtype=dtype,
             device=device,
             text_group=group,
             vision_group=vision_group,
             segment_kernel=segments.kernel,
-        )
-        self._facts, self._model = loaded.facts, loaded.model
+        ).model
         self._launch = choose_launch(
             self._model,
             tower_reason=segments.reason,
@@ -97,16 +100,21 @@ class Runner:
         self._under_way: PlanUnderWay | None = None
 
     def info(self) -> RankInfo:
-        """What the core needs to know to size the cache."""
-        model, config = self._model, self._config
-        item_bytes = torch_dtype(self._dtype.value).itemsize
-        memory = cache_memory(config, self._device)
+        """What the core needs to know to size the cache; every rank is asked at the same time.
+
+        Raises:
+            UserError: if the biggest step doesn't fit beside the weights.
+        """
+        model, dtype = self._model, torch_dtype(self._dtype.value)
+        token_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * dtype.itemsize
+        loaded = LoadedRank(
+            model, self._facts, self._launch, self._group, self._device, dtype, token_bytes, self._weight_bytes
+        )
         return RankInfo(
             facts=self._facts,
-            block_bytes=2 * model.num_layers * config.block_size * model.num_kv_heads * model.head_dim * item_bytes,
-            feature_row_bytes=self._kept_columns * item_bytes,
-            cache_bytes=memory.num_bytes,
-            cache_reason=memory.reason,
+            block_bytes=token_bytes * self._config.block_size,
+            feature_row_bytes=self._kept_columns * dtype.itemsize,
+            memory=measure_memory(self._config, loaded),
             device=self._device_reason,
             dtype=str(self._dtype),
             kernels=self._launch.lines,
