@@ -40,7 +40,8 @@ class EngineOptions:
     max_num_batched_tokens: int = option(_E.max_num_batched_tokens, "Most tokens computed in one step.")
     max_num_batched_patches: int = option(_E.max_num_batched_patches, "Most image patches encoded in one step.")
     encoder_step_budget_ms: float | None = option(
-        None, "Most milliseconds that a step encodes while others decode; four decode steps if not given."
+        None,
+        "Most milliseconds that a step encodes while others decode: four decode steps by default, inf for no bound.",
     )
     encoder_step_budget_patches: int | None = option(None, "The same in image patches, in place of a time.")
     block_size: int = option(_E.block_size, "Tokens in a block of the KV cache.")

@@ -94,7 +94,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_num_batched_tokens: most tokens computed in one step.
         max_num_batched_patches: most patches encoded in one step; one unit always fits.
         encoder_step_budget_ms: most milliseconds, by the cost model, that a step encodes while a sequence decodes;
-            a unit that takes longer is divided over several. None takes four decode steps, as measured.
+            a unit that takes longer is divided over several. None takes four decode steps, as measured; infinity sets
+            no bound.
         encoder_step_budget_patches: the same as a number of patches, in place of a time.
         block_size: tokens in a cache block.
         kv_cache_memory_bytes: memory of the KV cache on each rank; None chooses by what is free.
@@ -169,7 +170,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check_step_budget(self) -> None:
         budget_ms, patches = self.encoder_step_budget_ms, self.encoder_step_budget_patches
-        if budget_ms is not None and not 0 < budget_ms < float("inf"):
+        if budget_ms is not None and not budget_ms > 0:
             refuse("encoder_step_budget_ms", budget_ms, "above 0")
         if patches is not None and patches < 1:
             refuse("encoder_step_budget_patches", patches, "at least 1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 import msgspec
@@ -18,6 +19,8 @@ _MEDIA_FIELDS = frozenset(MediaConfig.__struct_fields__)
 
 def engine_config(model: str | None, settings: Mapping[str, Any], *, revision: str | None = None) -> EngineConfig:
     """Settings by name, engine and media together.
+
+    Nobody watches the tokens of a batch come, so the encoder's steps are not bounded unless a setting says so.
 
     Args:
         model: folder or hub name; None takes the built-in one.
@@ -36,6 +39,8 @@ def engine_config(model: str | None, settings: Mapping[str, Any], *, revision: s
     folder = resolve_checkpoint(model, revision=revision)
     media = {name: value for name, value in settings.items() if name in _MEDIA_FIELDS}
     engine = {name: value for name, value in settings.items() if name in _ENGINE_FIELDS}
+    if settings.get("encoder_step_budget_patches") is None:
+        engine = {"encoder_step_budget_ms": inf, **engine}
     try:
         return msgspec.convert({**engine, "model": str(folder), "media": media}, EngineConfig)
     except msgspec.ValidationError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 import msgspec
 import pytest
@@ -254,6 +255,16 @@ def test_it_rests_after_a_step_with_images_while_somebody_decodes() -> None:
         encodes.append(bool(units))
         observe(policy, encoded=tuple(units.values()))
     assert encodes == ([True] + [False] * NUM_RESTS) * 3
+
+
+def test_without_a_bound_it_neither_divides_nor_rests() -> None:
+    case = Case("", (VIDEO,), budget=4)
+    policy = EncoderPolicy(EncoderLimits(1_000_000, inf), model(1), "auto")
+    for _ in range(3):
+        granted = grant(policy, case)
+        assert set(granted.units) == {need.unit.key for need in VIDEO.needs}
+        assert granted.stop == model(1).shape.num_stages
+        observe(policy, encoded=tuple(granted.units.values()))
 
 
 def test_it_does_not_rest_once_nobody_decodes() -> None:

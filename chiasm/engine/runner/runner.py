@@ -82,22 +82,25 @@ class Runner:
             dtype=dtype,
         )
         self._graphs: DecodeGraphs | None = None
-        self._unit_encoder = UnitEncoder(
-            encoder=self._model.encode_vision,
-            shape=self._facts.encoder,
-            row_bytes=self._facts.processor.row_bytes,
-            group=group,
-            read_rows=read_rows,
-            device=device,
-            dtype=dtype,
-            packs_units=device.type != "cpu",
-        )
+        self._unit_encoder = self._make_unit_encoder()
         trace_dir = config.mm_encoder_trace_dir
         self._span_log = SpanLog(None if trace_dir is None else Path(trace_dir), group.rank)
         self._caches: list[KVCache] = []
         self._records: dict[str, SequenceRecord] = {}
         self._features: dict[str, Tensor] = {}
         self._under_way: PlanUnderWay | None = None
+
+    def _make_unit_encoder(self) -> UnitEncoder:
+        return UnitEncoder(
+            encoder=self._model.encode_vision,
+            shape=self._facts.encoder,
+            row_bytes=self._facts.processor.row_bytes,
+            group=self._group,
+            read_rows=read_rows,
+            device=self._device,
+            dtype=torch_dtype(self._dtype.value),
+            packs_units=self._device.type != "cpu",
+        )
 
     def info(self) -> RankInfo:
         """What the core needs to know to size the cache; every rank is asked at the same time.

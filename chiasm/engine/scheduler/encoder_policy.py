@@ -5,7 +5,8 @@ While one does, its next token waits for what is encoded, so a step encodes no m
 cost model's prediction and how far off it was lately, or a number of patches. ``NUM_RESTS`` steps without the encoder
 follow, so that most steps, and with them the median inter-token latency, are what they would be without images. One
 unit is always taken up: if it exceeds the budget, it goes through the tower a few layers in a step, as many as don't,
-with rests between. Until it is through nothing else is taken up. A layer is never divided.
+with rests between. Until it is through nothing else is taken up. A layer is never divided. With an infinite budget
+nobody watches tokens come: there are no rests either.
 
 **For whom.** The budget is spent unit by unit. Half of the encoder's time goes to the sequence that came first, so
 that a long video is finished however many small requests come behind it; the other half to the one that has had
@@ -21,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from math import ceil
+from math import ceil, inf
 from statistics import median
 from typing import NamedTuple
 
@@ -243,7 +244,7 @@ class EncoderPolicy:
             self._num_rests = max(0, self._num_rests - 1)
 
     def _is_resting(self, *, is_decoding: bool) -> bool:
-        return is_decoding and self._num_rests > 0
+        return is_decoding and self._num_rests > 0 and self._limits.step_seconds != inf
 
     def _fitting_share(self, units: Sequence[Unit]) -> float:
         """The part of passes over these units that a step has room for while a sequence decodes."""
