@@ -269,7 +269,5 @@ class RowParallelLinear(PackedLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         """[n, in of this rank] -> [n, out]."""
-        if self.group.size == 1:
-            return linear(x, self.weight, self.bias)
         summed = self.group.all_reduce(linear(x, self.weight))
         return summed if self.bias is None else summed.add_(self.bias)
