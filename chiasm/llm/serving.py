@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ class AsyncLLM:
         self._gauge = PixelGauge(config.media.max_pixel_bytes_in_flight)
         self._seeds = random.Random(config.seed)
         self._names = itertools.count()
+        self._num_preparing = 0
         self.summary = summary
 
     @classmethod
@@ -244,7 +246,8 @@ class AsyncLLM:
         reserved = self._gauge.estimate(sum(spec.max_bytes for spec in specs))
         await self._gauge.reserve(reserved)
         try:
-            items = await loader.process(sources, parts, specs)
+            with self._preparing():
+                items = await loader.process(sources, parts, specs)
         except BaseException:
             self._gauge.release(reserved)
             raise
@@ -259,15 +262,26 @@ class AsyncLLM:
     async def _place(self, prepare: Callable[[], PreparedPrompt], items: Sequence[ProcessedItem]) -> PreparedPrompt:
         """Tokenise, which for a long text takes long, beside the event loop."""
         try:
-            return await asyncio.to_thread(prepare)
+            with self._preparing():
+                return await asyncio.to_thread(prepare)
         except BaseException:
             self._discard(items)
             raise
 
+    @contextmanager
+    def _preparing(self) -> Iterator[None]:
+        """Count a request that will be here soon; see ``EngineRequest``."""
+        self._num_preparing += 1
+        try:
+            yield
+        finally:
+            self._num_preparing -= 1
+
     def _sequences(self, prompt: PreparedPrompt, sampling: SamplingParams) -> list[EngineRequest]:
         name = f"seq-{next(self._names)}"
         seed = self._seeds.randrange(MAX_SEED)
-        return list(engine_requests(prompt, sampling, name, self.facts, self.max_model_len, seed))
+        requests = engine_requests(prompt, sampling, name, self.facts, self.max_model_len, seed)
+        return [msgspec.structs.replace(one, num_followers=self._num_preparing) for one in requests]
 
     async def _add(self, index: int, request: EngineRequest, lease: PixelLease, news: _News) -> None:
         def listen(delta: SequenceDelta) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -13,11 +13,13 @@ from chiasm.config.engine import EncoderMode
 from chiasm.engine.scheduler.encoder_policy import (
     DECODE_STEPS_PER_BUDGET,
     NUM_RESTS,
+    WAVE,
     Claim,
     EncoderLimits,
     EncoderPolicy,
     Grant,
     Need,
+    Wait,
 )
 from chiasm.schema.facts import EncoderRates
 from chiasm.schema.media import PixelRef, Unit
@@ -117,6 +119,7 @@ class Division:
         full: layers with full attention.
         attention: seconds of all of it, where the rest takes 1.
         patches: the budget, as a part of the unit's, in place of a time.
+        reading: of its tokens, in the same measure as the budget.
         slowness: how many times as long as predicted steps took lately.
     """
 
@@ -126,6 +129,7 @@ class Division:
     attention: float = 0.0
     patches: float | None = None
     slowness: float | None = None
+    reading: float = 0.0
 
 
 DIVISIONS = {
@@ -139,6 +143,9 @@ DIVISIONS = {
     "slow ranks": Division((5, 10), slowness=1.9),
     "fast ranks": Division((10,), budget=0.6, slowness=0.5),
     "layers with full attention take longer": Division((4, 7, 10), budget=0.4, full=(2, 5, 8), attention=1.0),
+    "the last part is smaller by what reading it takes": Division((4, 8, 10), budget=0.4, reading=0.2),
+    "what fits with reading is not divided": Division((10,), budget=1.1, reading=0.1),
+    "what fits but for reading it is": Division((6, 10), budget=1.0, reading=0.1),
     "each of them alone": Division((2, 3, 5, 6, 8, 9, 10), budget=0.15, full=(2, 5, 8), attention=0.4),
 }
 
@@ -164,6 +171,10 @@ def policy_of(case: Case) -> EncoderPolicy:
     return EncoderPolicy(limits, model(case.num_ranks), case.mode)
 
 
+def under_way(one: Unit) -> Grant:
+    return Grant(0, units={one.key: one})
+
+
 def observe(policy: EncoderPolicy, **changes: object) -> None:
     """A step that encoded something while a sequence decoded, unless ``changes`` say otherwise."""
     step = {
@@ -171,7 +182,8 @@ def observe(policy: EncoderPolicy, **changes: object) -> None:
         "encoded": (unit("any", 1),),
         "stages": (0, NUM_STAGES),
         "encoder_seconds": 0.0,
-        "decode_seconds": None,
+        "num_prompt_tokens": 0,
+        "compute_seconds": 0.0,
     }
     policy.observe(**{**step, **changes})  # type: ignore[arg-type]
 
@@ -198,9 +210,12 @@ def test_a_unit_over_the_budget_takes_several_steps(name: str) -> None:
     if division.slowness is not None:
         measured = division.slowness * own.work(encoded).seconds
         observe(policy, is_decoding=False, encoded=(encoded,), stages=(0, 10), encoder_seconds=measured)
+    if division.reading:
+        seconds = division.reading * own.work(encoded).seconds
+        observe(policy, is_decoding=False, encoded=(), num_prompt_tokens=16, compute_seconds=4 * seconds)
     stops = [0]
     while stops[-1] < 10:
-        stops.append(policy.next_stop([encoded], stops[-1], is_decoding=True))
+        stops.append(policy.go_on(under_way(encoded), stops[-1], is_decoding=True).stop)
     assert tuple(stops[1:]) == division.stops
 
 
@@ -214,14 +229,18 @@ def test_a_part_is_held_against_its_own_prediction() -> None:
 
 def test_what_is_under_way_rests_between_its_steps_and_ends_once_nobody_decodes() -> None:
     policy = policy_of(Case("", (), budget=1))
-    large = [unit("large", 4)]
-    first = policy.next_stop(large, 0, is_decoding=True)
+    large = unit("large", 4)
+
+    def stop(start: int, *, is_decoding: bool = True) -> int:
+        return policy.go_on(under_way(large), start, is_decoding=is_decoding).stop
+
+    first = stop(0)
     assert 0 < first < NUM_STAGES
-    observe(policy, encoded=large, stages=(0, first))
-    assert [policy.next_stop(large, first, is_decoding=flag) for flag in (True, False)] == [first, NUM_STAGES]
+    observe(policy, encoded=(large,), stages=(0, first))
+    assert [stop(first, is_decoding=flag) for flag in (True, False)] == [first, NUM_STAGES]
     for _ in range(NUM_RESTS):
         observe(policy, encoded=())
-    assert policy.next_stop(large, first, is_decoding=True) > first
+    assert stop(first) > first
 
 
 def test_what_exceeds_the_budget_is_granted_as_far_as_a_step_goes() -> None:
@@ -280,9 +299,71 @@ def test_it_does_not_rest_once_nobody_decodes() -> None:
 def test_the_budget_follows_the_decode_steps_and_the_operator_goes_before_them() -> None:
     policy = EncoderPolicy(EncoderLimits(100), model(1), "auto")
     for seconds in (0.03, 0.05, 0.03, 9.0, 0.03):
-        observe(policy, encoded=(), decode_seconds=seconds)
+        observe(policy, encoded=(), compute_seconds=seconds)
     assert policy.step_seconds == DECODE_STEPS_PER_BUDGET * 0.03
     assert EncoderPolicy(EncoderLimits(100, 0.5), model(1), "auto").step_seconds == 0.5
+
+
+@dataclass(frozen=True)
+class Wave:
+    """A step in which nobody decodes, and whose encoding first tokens wait for.
+
+    Attributes:
+        waits: encoding that sequences have had, and that they were held back for.
+        room: tokens whose features can be pinned.
+    """
+
+    expected: str
+    claims: tuple[Claim, ...]
+    waits: tuple[tuple[float, float], ...] = ()
+    budget: float = 1.0
+    room: int = 1000
+
+
+BURST = tuple(claim(f"c{index}", 1) for index in range(30))
+
+
+def names(claims: Sequence[Claim]) -> str:
+    return " ".join(one.request_id for one in claims)
+
+
+WAVES = {
+    "nobody": Wave("", ()),
+    "a video alone": Wave("v", (VIDEO,)),
+    "those alike, until the first has waited long enough": Wave(names(BURST[: int(WAVE) + 1]), BURST),
+    "all, where nobody watches": Wave(names(BURST), BURST, budget=inf),
+    "small ones do not wait for a video": Wave("s", (claim("v", *[4] * 16), SMALL)),
+    "one that waits does for those like it": Wave("s", (SMALL,), ((2, 0),)),
+    "not for a video": Wave("s", (claim("v", *[4] * 16), SMALL), ((2, 0),)),
+    "not longer than is fair": Wave("", (SMALL,), ((2, 2 * WAVE - 1),)),
+    "whoever waits longest decides": Wave("", (SMALL,), ((9, 0), (2, 2 * WAVE))),
+    "not if nothing was encoded for it": Wave("", (SMALL,), ((0, 0),)),
+    "not for those that find no room": Wave("s", (VIDEO, SMALL), room=9),
+}
+
+
+@pytest.mark.parametrize("name", WAVES)
+def test_whom_first_tokens_wait_for(name: str) -> None:
+    wave = WAVES[name]
+    policy = EncoderPolicy(EncoderLimits(1000, wave.budget), model(1), "auto")
+    joined = policy.wave(
+        wave.claims,
+        [Wait(own * SECOND, waited * SECOND) for own, waited in wave.waits],
+        is_ready=lambda key: False,
+        can_pin=lambda units: sum(units.values()) <= wave.room,
+    )
+    assert names(joined) == wave.expected
+
+
+def test_reading_is_in_the_budget() -> None:
+    """A frame of four tokens takes four seconds to encode and two to read."""
+    case = Case("", (VIDEO,), budget=16)
+    policy = policy_of(case)
+    assert (len(grant(policy, case).units), grant(policy, case).num_tokens) == (4, inf)
+    observe(policy, is_decoding=False, encoded=(), num_prompt_tokens=16, compute_seconds=8 * SECOND)
+    granted = grant(policy, case)
+    assert len(granted.units) == 2
+    assert granted.num_tokens == 16
 
 
 def test_over_many_steps_the_first_has_half_and_the_others_share_the_rest() -> None:

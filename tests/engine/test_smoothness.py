@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from chiasm.engine.scheduler.encoder_policy import WAVE
 from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
 from chiasm.schema.facts import EncoderRates
 from chiasm.schema.media import MediaItem, PixelRef, Unit
@@ -25,6 +26,10 @@ FRAME_SECONDS = 0.02
 """Of one frame on one rank, roughly; the encoder's rates follow from it."""
 _PATCHES = 4 * FRAME_TOKENS
 BUDGET = 4 * DECODE_SECONDS
+BUDGET_AT_FIRST = 0.1
+"""Until decode steps have been measured."""
+
+Arrival = tuple[float, EngineRequest]
 
 
 def _limits(**changes: object) -> SchedulerLimits:
@@ -72,15 +77,17 @@ class Simulation:
         arrivals: (second, request), in order of time.
         slowness: how much longer than predicted the encoder takes.
         token_times: by request, when its tokens came.
+        num_steps: that it took.
         stalls: seconds of encoding in each step in which one of ``TALKS`` waited for its next token.
     """
 
     own: SchedulerLimits
-    arrivals: list[tuple[float, EngineRequest]]
+    arrivals: list[Arrival]
     slowness: float = 1.0
     clock: float = 0.0
     token_times: dict[str, list[float]] = field(default_factory=dict)
     stalls: list[float] = field(default_factory=list)
+    num_steps: int = 0
 
     def run(self, until: float) -> Simulation:
         """Step until the clock shows ``until`` or nothing is left."""
@@ -91,6 +98,7 @@ class Simulation:
             while arrivals and arrivals[0][0] <= self.clock:
                 scheduler.add(arrivals.pop(0)[1])
             plan = scheduler.schedule()
+            self.num_steps += 1
             assert plan.scheduled
             result = rank.execute(plan)
             compute = _compute_seconds(plan)
@@ -205,3 +213,50 @@ def test_those_who_cannot_start_yet_are_encoded_in_what_is_left_of_budgets() -> 
     sim = Simulation(own, [*ends, (0.5, clip("waits", 1))]).run(10.0)
     last = max(times[-1] for name, times in sim.token_times.items() if name != "waits")
     assert sim.token_times["waits"][0] - last <= 2 * DECODE_SECONDS
+
+
+def burst(
+    num: int, num_frames: int = 1, *, size: int = 4, every: float = 0.002, max_tokens: int = 30
+) -> list[Arrival]:
+    """Requests that come one by one while the next are being prepared."""
+    own = [clip(f"burst{index}", 1, max_tokens, size=size) for index in range(num)]
+    return [
+        (every * index, msgspec.structs.replace(request, num_followers=min(2, num - 1 - index)))
+        for index, request in enumerate(own)
+    ]
+
+
+def test_pictures_that_come_together_are_answered_together() -> None:
+    """Encoded at full speed, then decoded side by side."""
+    arrivals = burst(8)
+    sim = Simulation(_limits(), arrivals).run(60.0)
+    first = [sim.token_times[request.request_id][0] for _, request in arrivals]
+    encoding, reading = 8 * 4 * FRAME_SECONDS / 2, 8 * 5 * FRAME_TOKENS * TOKEN_SECONDS
+    assert max(first) <= 1.1 * encoding + reading + 4 * DECODE_SECONDS
+    assert len(set(first)) == 1
+    assert sim.gaps(*(request.request_id for _, request in arrivals)).max() <= DECODE_SECONDS + 9 * TOKEN_SECONDS
+
+
+def test_a_picture_alone_is_read_and_answered_in_one_step() -> None:
+    sim = Simulation(_limits(), [(0.0, clip("picture", 1))]).run(5.0)
+    assert sim.num_steps == 1
+
+
+def test_a_text_waits_for_no_more_than_the_step_that_it_comes_in() -> None:
+    talk = [(0.001, chat("talk", 5))]
+    sim = Simulation(_limits(), sorted([*burst(8), *talk], key=lambda arrival: arrival[0])).run(60.0)
+    first_step = 4 * FRAME_SECONDS / 2 + 6 * FRAME_TOKENS * TOKEN_SECONDS + DECODE_SECONDS
+    assert sim.first_token("talk") <= first_step + 2 * (BUDGET_AT_FIRST + DECODE_SECONDS)
+
+
+def test_a_small_picture_does_not_wait_for_a_video_that_comes_with_it() -> None:
+    alone = Simulation(_limits(), [(0.0, clip("small", 1))]).run(5.0).first_token("small")
+    sim = Simulation(_limits(), [(0.0, clip("video", 64)), (0.0, clip("small", 1))]).run(20.0)
+    assert sim.first_token("small") <= 2 * alone
+
+
+def test_a_first_token_is_not_held_back_for_ever() -> None:
+    """More pictures come than the encoder can do."""
+    sim = Simulation(_limits(), burst(400, every=0.02, size=2, max_tokens=1)).run(20.0)
+    alone = 2 * FRAME_SECONDS / 2 + DECODE_SECONDS + 3 * FRAME_TOKENS * TOKEN_SECONDS
+    assert sim.first_token("burst0") <= (WAVE + 2) * alone

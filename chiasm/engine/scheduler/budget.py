@@ -31,14 +31,21 @@ class StepBudget:
     Attributes:
         tokens: tokens left.
         granted: units that may be encoded in this step, by key.
+        holds_first_tokens: whether the last token of a prompt waits, and with it the first of its answer.
         units: units to encode in this step, by key, in order of first need.
         evicted: unit keys evicted for them.
     """
 
     tokens: int
     granted: Mapping[str, Unit]
+    holds_first_tokens: bool = False
     units: dict[str, Unit] = field(default_factory=dict)
     evicted: list[str] = field(default_factory=list)
+
+    def wanted(self, sequence: Sequence) -> int:
+        """Tokens of a sequence to compute now, if there is room for all."""
+        is_held = self.holds_first_tokens and sequence.num_output_tokens == 0
+        return sequence.num_uncomputed_tokens - is_held
 
     def vision_reach(self, sequence: Sequence, num_tokens: int, cache: EncoderCache) -> VisionReach:
         """Cut ``num_tokens`` where what is encoded or may be ends, or the encoder's cache does.

@@ -2,15 +2,20 @@
 
 **How much.** While no sequence decodes, a step encodes what its chunks of prompts read, as far as memory allows.
 While one does, its next token waits for what is encoded, so a step encodes no more than its budget: a time, by the
-cost model's prediction and how far off it was lately, or a number of patches. ``NUM_RESTS`` steps without the encoder
-follow, so that most steps, and with them the median inter-token latency, are what they would be without images. One
-unit is always taken up: if it exceeds the budget, it goes through the tower a few layers in a step, as many as don't,
-with rests between. Until it is through nothing else is taken up. A layer is never divided. With an infinite budget
-nobody watches tokens come: there are no rests either.
+cost model's prediction and how far off it was lately, or a number of patches. What the step reads of prompts is in
+the budget too. ``NUM_RESTS`` steps without the encoder follow, so that most steps, and with them the median
+inter-token latency, are what they would be without images. One unit is always taken up: if it exceeds the budget, it
+goes through the tower a few layers in a step, as many as don't, with rests between. Until it is through nothing else
+is taken up. A layer is never divided. With an infinite budget nobody watches tokens come: there are no rests either.
 
 **For whom.** The budget is spent unit by unit. Half of the encoder's time goes to the sequence that came first, so
 that a long video is finished however many small requests come behind it; the other half to the one that has had
 least, so that they don't wait for the video's end.
+
+**Together.** While nobody decodes, a first token waits until others have been encoded, up to ``WAVE`` times as long
+as for its own request: they then decode side by side, at the price of one. If each began as soon as it could, all
+later ones would be encoded in what decoding leaves. What nothing was encoded for, a text or a picture that is known,
+never waits so.
 
 **Ahead.** What is left then goes to sequences that can't start yet: budget while others decode, else the time in
 which ranks would only wait for the one with the largest unit.
@@ -37,6 +42,9 @@ DECODE_STEPS_PER_BUDGET = 4.0
 """The budget in decode steps, where the operator sets none: an encoding step then takes as long as five, and four
 ninths of the time go to decoding."""
 
+WAVE = 16.0
+"""How many times as long as for its own encoding a first token may wait for that of others."""
+
 Fits = Callable[[Mapping[str, int]], bool]
 """Whether units (key -> tokens) can be held at once."""
 
@@ -44,6 +52,7 @@ _FIRST_BUDGET = 0.1  # seconds, until decode steps have been measured
 _LEAST_BUDGET = 0.02
 _NUM_MEASURED = 31  # steps of which the median counts
 _FEWEST_MEASURED = 5
+_FEWEST_TOKENS = 16  # of prompts: a step reads them whatever they take, and they are enough to measure by
 
 
 class EncoderLimits(NamedTuple):
@@ -98,12 +107,26 @@ class Grant:
         seconds: predicted, by sequence; on one rank.
         stop: stages of the units' passes that this step does, counted from their start; they can be read from the
             step on that does the last one.
+        num_tokens: of prompts that the step may read.
     """
 
     stop: int
+    num_tokens: float = inf
     units: dict[str, Unit] = field(default_factory=dict)
     asked_by: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Wait(NamedTuple):
+    """A sequence whose first token could come in this step.
+
+    Attributes:
+        own: seconds of encoding that it has had.
+        waited: seconds of others' encoding that it was held back for.
+    """
+
+    own: float
+    waited: float
 
 
 @dataclass
@@ -118,13 +141,27 @@ class _Open:
 
 @dataclass
 class _Room:
-    """What is left of a step while it is given out."""
+    """What is left of a step while it is given out.
+
+    Attributes:
+        patches: that memory has room for.
+        seconds: of encoding and reading, not less what is given out.
+        tokens: of prompts.
+        token_seconds: of reading one.
+        total: seconds of what is given out, on one rank.
+        largest: of its units.
+        reading: seconds.
+        waited_for: seconds of encoding that the step takes anyway, whatever is read.
+    """
 
     patches: float
     seconds: float
     tokens: float
+    token_seconds: float
     total: float = 0.0
     largest: float = 0.0
+    reading: float = 0.0
+    waited_for: float = 0.0
 
 
 class EncoderPolicy:
@@ -142,6 +179,7 @@ class EncoderPolicy:
         self._is_even = mode == "weights" or (mode == "auto" and model.shape.can_cut_rows)
         self._decode_seconds: deque[float] = deque(maxlen=_NUM_MEASURED)
         self._slowness: deque[float] = deque(maxlen=_NUM_MEASURED)  # of encoding steps: measured time by predicted
+        self._token_seconds: deque[float] = deque(maxlen=_NUM_MEASURED)  # of reading a prompt
         self._num_rests = 0
         self._balance = 0.0  # seconds that went to who came first, less those that went to others
 
@@ -154,6 +192,29 @@ class EncoderPolicy:
         if len(self._decode_seconds) < _FEWEST_MEASURED:
             return _FIRST_BUDGET
         return max(_LEAST_BUDGET, DECODE_STEPS_PER_BUDGET * median(self._decode_seconds))
+
+    def wave(
+        self, claims: Sequence[Claim], waits: Sequence[Wait], *, is_ready: Callable[[str], bool], can_pin: Fits
+    ) -> list[Claim]:
+        """Whose encoding first tokens wait for while nobody decodes, of those in ``claims``; in their order.
+
+        Those that take least come first, as long as all together don't keep anybody too long, neither one that waits
+        already nor the first of themselves, and find room.
+        """
+        lacked = {one.request_id: [need.unit for need in one.needs if not is_ready(need.unit.key)] for one in claims}
+        seconds = {name: sum(self._model.work(unit).seconds for unit in units) for name, units in lacked.items()}
+        least = [(WAVE + 1) * min(seconds.values(), default=0.0)]
+        room = min([WAVE * wait.own - wait.waited for wait in waits] or least)
+        if self._limits.step_seconds == inf:
+            room = inf
+        joined, held = set(), dict[str, int]()
+        for name in sorted(seconds, key=seconds.__getitem__):
+            room -= seconds[name]
+            held |= {unit.key: unit.num_tokens for unit in lacked[name]}
+            if room < 0 or not can_pin(held):
+                break
+            joined.add(name)
+        return [claim for claim in claims if claim.request_id in joined]
 
     def grant(
         self,
@@ -179,35 +240,52 @@ class EncoderPolicy:
         """
         grant = Grant(self._model.shape.num_stages)
         if self._is_resting(is_decoding=is_decoding):
+            grant.num_tokens = self._num_readable(0.0, is_decoding=is_decoding)
             return grant
         room = self._room(num_tokens, is_decoding)
         self._share_out(claims, room, grant, is_ready, can_pin)
         if not is_decoding:
-            room.seconds = min(room.seconds, self._expected(room.total, room.largest))
-        room.tokens = float("inf")
+            room.seconds, room.waited_for = 0.0, self._expected(room.total, room.largest)
+        room.tokens, room.token_seconds = inf, 0.0
         if grant.units or is_decoding:
             self._share_out(ahead, room, grant, is_ready, can_keep)
         if grant.units:
-            grant.stop = self.next_stop(list(grant.units.values()), 0, is_decoding=is_decoding)
+            return self.go_on(grant, 0, is_decoding=is_decoding)
+        grant.num_tokens = self._num_readable(0.0, is_decoding=is_decoding)
         return grant
 
-    def next_stop(self, units: Sequence[Unit], start: int, *, is_decoding: bool) -> int:
+    def go_on(self, grant: Grant, start: int, *, is_decoding: bool) -> Grant:
+        """Say how far passes over what was granted, which have come to stage ``start``, go on in this step."""
+        units = list(grant.units.values())
+        grant.stop = self._next_stop(units, start, is_decoding=is_decoding)
+        works = [self._model.work(unit) for unit in units]
+        seconds = self._expected_of(units) * self._model.stages_share(works, start, grant.stop)
+        grant.num_tokens = self._num_readable(seconds, is_decoding=is_decoding)
+        return grant
+
+    def _next_stop(self, units: Sequence[Unit], start: int, *, is_decoding: bool) -> int:
         """How far passes that have come to stage ``start`` go on in this step; no further where it is a rest.
 
-        The steps that are left are as few as the budget allows, and alike.
+        The steps that are left are as few as the budget allows, and alike. In the last one, the units are read.
         """
         num_stages = self._model.shape.num_stages
         if self._is_resting(is_decoding=is_decoding):
             return start
         works = [self._model.work(unit) for unit in units]
-        left, fitting = self._model.stages_share(works, start, num_stages), self._fitting_share(units)
+        fitting = self._fitting_share(units)
+        reading = sum(unit.num_tokens for unit in units) * self._seconds_per_token / self._expected_of(units)
+
+        def share(stop: int) -> float:
+            return self._model.stages_share(works, start, stop) + (reading if stop == num_stages else 0.0)
+
+        left = share(num_stages)
         if not is_decoding or left <= fitting:
             return num_stages
         even = left / ceil(left / fitting)
         stop = start + 1
-        while self._model.stages_share(works, start, stop) < even:
+        while share(stop) < even:
             stop += 1
-        if stop > start + 1 and self._model.stages_share(works, start, stop) > fitting:
+        if stop > start + 1 and share(stop) > fitting:
             stop -= 1
         return stop
 
@@ -218,7 +296,8 @@ class EncoderPolicy:
         encoded: Sequence[Unit],
         stages: tuple[int, int],
         encoder_seconds: float,
-        decode_seconds: float | None,
+        num_prompt_tokens: int,
+        compute_seconds: float,
     ) -> None:
         """Take in a step that has ended.
 
@@ -227,15 +306,19 @@ class EncoderPolicy:
             encoded: units that it encoded.
             stages: of their passes that it did: the first, and one past the last.
             encoder_seconds: what that took until the last rank was done.
-            decode_seconds: what it took if it did nothing but decode.
+            num_prompt_tokens: that it read.
+            compute_seconds: what these and the next tokens of others took.
         """
         if encoded and encoder_seconds > 0:
             works = [self._model.work(unit) for unit in encoded]
             seconds = [work.seconds for work in works]
             predicted = self._makespan(sum(seconds), max(seconds)) * self._model.stages_share(works, *stages)
             self._slowness.append(encoder_seconds / predicted)
-        if decode_seconds is not None:
-            self._decode_seconds.append(decode_seconds)
+        if num_prompt_tokens >= _FEWEST_TOKENS:
+            decoding = median(self._decode_seconds) if self._decode_seconds else 0.0
+            self._token_seconds.append(max(0.0, compute_seconds - decoding) / num_prompt_tokens)
+        elif is_decoding and not encoded and not num_prompt_tokens:
+            self._decode_seconds.append(compute_seconds)
         if not is_decoding:
             self._num_rests = 0
         elif encoded:
@@ -246,20 +329,35 @@ class EncoderPolicy:
     def _is_resting(self, *, is_decoding: bool) -> bool:
         return is_decoding and self._num_rests > 0 and self._limits.step_seconds != inf
 
+    @property
+    def _seconds_per_token(self) -> float:
+        """Of a prompt, beside others that decode."""
+        return median(self._token_seconds) if self._token_seconds else 0.0
+
+    def _num_readable(self, seconds: float, *, is_decoding: bool) -> float:
+        """Tokens of prompts that fit into a step beside so many seconds of the encoder."""
+        if not is_decoding or not self._seconds_per_token or self._limits.step_patches is not None:
+            return inf
+        left = self.step_seconds - seconds
+        return inf if left == inf else max(_FEWEST_TOKENS, int(left / self._seconds_per_token))
+
     def _fitting_share(self, units: Sequence[Unit]) -> float:
         """The part of passes over these units that a step has room for while a sequence decodes."""
         if self._limits.step_patches is not None:
             return self._limits.step_patches / sum(unit.num_rows for unit in units)
+        return self.step_seconds / self._expected_of(units)
+
+    def _expected_of(self, units: Sequence[Unit]) -> float:
         seconds = [self._model.work(unit).seconds for unit in units]
-        return self.step_seconds / self._expected(sum(seconds), max(seconds))
+        return self._expected(sum(seconds), max(seconds))
 
     def _room(self, num_tokens: int, is_decoding: bool) -> _Room:
         limits = self._limits
         if not is_decoding:
-            return _Room(limits.patches, float("inf"), num_tokens)
+            return _Room(limits.patches, inf, num_tokens, 0.0)
         if limits.step_patches is not None:
-            return _Room(min(limits.patches, limits.step_patches), float("inf"), num_tokens)
-        return _Room(limits.patches, self.step_seconds, num_tokens)
+            return _Room(min(limits.patches, limits.step_patches), inf, num_tokens, 0.0)
+        return _Room(limits.patches, self.step_seconds, num_tokens, self._seconds_per_token)
 
     def _share_out(
         self, claims: Sequence[Claim], room: _Room, grant: Grant, is_ready: Callable[[str], bool], fits: Fits
@@ -276,7 +374,7 @@ class EncoderPolicy:
             unit = need.unit
             if not is_ready(unit.key) and unit.key not in grant.units:
                 held = {**given, unit.key: unit.num_tokens}
-                if not (fits(held) and self._is_in_budget(unit, room, is_first=not grant.units)):
+                if not (fits(held) and self._is_in_budget(need, room, is_first=not grant.units)):
                     opened.remove(chosen)
                     continue
                 given = held
@@ -284,12 +382,15 @@ class EncoderPolicy:
                 if len(opened) > 1:
                     self._balance += seconds if chosen is opened[0] else -seconds
             room.tokens -= need.num_tokens
+            room.reading += need.num_tokens * room.token_seconds
             chosen.next_need += 1
 
-    def _is_in_budget(self, unit: Unit, room: _Room, *, is_first: bool) -> bool:
-        seconds = self._model.work(unit).seconds
-        takes = self._expected(room.total + seconds, max(room.largest, seconds))
-        return is_first or (unit.num_rows <= room.patches and takes <= room.seconds)
+    def _is_in_budget(self, need: Need, room: _Room, *, is_first: bool) -> bool:
+        seconds = self._model.work(need.unit).seconds
+        encoding = self._expected(room.total + seconds, max(room.largest, seconds))
+        reading = room.reading + need.num_tokens * room.token_seconds
+        fits = encoding + reading <= room.seconds or encoding <= room.waited_for
+        return is_first or (need.unit.num_rows <= room.patches and fits)
 
     def _give(self, chosen: _Open, unit: Unit, room: _Room, grant: Grant) -> float:
         """Spend a unit's time on a claim; returns it."""
@@ -298,7 +399,8 @@ class EncoderPolicy:
         room.total += seconds
         room.largest = max(room.largest, seconds)
         # If one unit takes longer than there is room for, others go along as far as ranks would only wait for it.
-        room.seconds = max(room.seconds, self._expected(room.total, room.largest))
+        if (encoding := self._expected(room.total, room.largest)) > room.seconds:
+            room.waited_for = encoding
         chosen.had += seconds
         grant.units[unit.key] = unit
         grant.asked_by[unit.key] = chosen.claim.request_id

@@ -9,7 +9,7 @@ computed is often still in the prefix cache.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from itertools import islice
 
@@ -22,8 +22,10 @@ from chiasm.engine.scheduler.budget import StepBudget, VisionReach
 from chiasm.engine.scheduler.encoder_policy import Claim, EncoderLimits, EncoderPolicy, Grant, Need
 from chiasm.engine.scheduler.finish import finish_of
 from chiasm.engine.scheduler.sequence import Sequence
+from chiasm.engine.scheduler.turn import Turn, turn_of
 from chiasm.engine.scheduler.vision_work import VisionWork
 from chiasm.schema.facts import EncoderRates, EncoderShape
+from chiasm.schema.media import Unit
 from chiasm.schema.output import EngineStats, SequenceDelta
 from chiasm.schema.plan import (
     SampledToken,
@@ -78,6 +80,7 @@ class Scheduler:
         self._vision = VisionWork(
             self._encoder_cache, self._encoder_policy, cost_model, limits.encoder_mode, limits.min_units_per_rank
         )
+        self._has_followers = False  # one that came since the last step
         self._is_decoding = False  # in the step that is under way
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
@@ -97,6 +100,7 @@ class Scheduler:
         sequence = Sequence(request)
         self._by_id[request.request_id] = sequence
         self._waiting.append(sequence)
+        self._has_followers |= request.num_followers > 0
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget sequences; ids that ended before are ignored."""
@@ -123,21 +127,25 @@ class Scheduler:
 
     def schedule(self) -> StepPlan:
         """Decide the next step; every sequence in it has at least one token to compute."""
-        self._is_decoding = any(sequence.is_decoding for sequence in self._running)
         started: list[StartedRequest] = []
         scheduled: list[ScheduledRequest] = []
         claims, ahead = self._claims()
         self._encoder_cache.keep_ahead_only({need.unit.key for claim in (*claims, *ahead) for need in claim.needs})
-        grant = self._grant(claims, ahead, is_decoding=self._is_decoding)
-        budget, part = self._fill(grant, started, scheduled), self._vision.part(grant)
+        turn = self._turn(claims, ahead)
+        self._has_followers, self._is_decoding = False, self._num_decoding() > 0
+        grant = self._grant(turn.claims, turn.ahead, is_awaited=turn.is_awaited)
+        holds = turn.holds(lambda key: key in self._encoder_cache or key in self._through(grant))
+        budget, part = self._fill(grant, started, scheduled, holds=holds), self._vision.part(grant)
+        if holds and not (scheduled or budget.units or part):
+            budget = self._fill(grant, started, scheduled)
         while claims and not (scheduled or budget.units or part):
             # That a step gets somewhere goes before how long it takes.
-            grant = self._grant([claims.pop(0)], (), is_decoding=False)
+            grant = self._grant([claims.pop(0)], (), is_awaited=False)
             budget, part = self._fill(grant, started, scheduled), self._vision.part(grant)
         budget.keep_ahead(self._encoder_cache)
         vision = part or self._vision.whole(list(budget.units.values()), grant)
         if vision is not None and vision.start == 0:
-            self._charge(grant)
+            self._charge(grant, turn.waiting)
         plan = StepPlan(
             step=self._totals.steps,
             dropped=tuple(self._dropped),
@@ -177,22 +185,54 @@ class Scheduler:
             encoded=vision.plan.units if vision else (),
             stages=(vision.start, vision.stop) if vision else (0, 0),
             encoder_seconds=result.encoder_makespan,
-            decode_seconds=result.compute_seconds if _is_only_decoding(plan) else None,
+            num_prompt_tokens=_num_prompt_tokens(plan),
+            compute_seconds=result.compute_seconds,
         )
         self._count_step(plan, result)
 
-    def _fill(self, grant: Grant, started: list[StartedRequest], scheduled: list[ScheduledRequest]) -> StepBudget:
-        """Schedule all that can go on or start with what may be encoded to its end."""
-        ready = grant.units if self._vision.is_last(grant) else {}
-        budget = StepBudget(self._limits.max_num_batched_tokens, ready)
+    def _through(self, grant: Grant) -> Mapping[str, Unit]:
+        """What is encoded by the end of this step."""
+        return grant.units if self._vision.is_last(grant) else {}
+
+    def _fill(
+        self,
+        grant: Grant,
+        started: list[StartedRequest],
+        scheduled: list[ScheduledRequest],
+        *,
+        holds: bool = False,
+    ) -> StepBudget:
+        """Schedule all that can go on or start with what is encoded by the end of this step."""
+        num_tokens: float = self._limits.max_num_batched_tokens
+        if num_decoding := self._num_decoding():
+            num_tokens = min(num_tokens, num_decoding + grant.num_tokens)
+        budget = StepBudget(int(num_tokens), self._through(grant), holds)
         is_short = self._continue_running(budget, scheduled)
         if not is_short:
             self._admit_waiting(budget, started, scheduled)
         return budget
 
-    def _grant(self, claims: Seq[Claim], ahead: Seq[Claim], *, is_decoding: bool) -> Grant:
-        num_tokens = self._limits.max_num_batched_tokens - sum(sequence.is_decoding for sequence in self._running)
-        return self._vision.grant(claims, ahead, num_tokens=num_tokens, is_decoding=is_decoding)
+    def _grant(self, claims: Seq[Claim], ahead: Seq[Claim], *, is_awaited: bool) -> Grant:
+        num_tokens = self._limits.max_num_batched_tokens - self._num_decoding()
+        return self._vision.grant(claims, ahead, num_tokens=num_tokens, is_decoding=is_awaited)
+
+    def _num_decoding(self) -> int:
+        return sum(sequence.is_decoding for sequence in self._running)
+
+    def _turn(self, claims: Seq[Claim], ahead: Seq[Claim]) -> Turn:
+        """Who waits for whom, of those that run or find a place beside them."""
+        if self._num_decoding():
+            return Turn(claims, ahead, is_awaited=True)
+        num_places = self._limits.max_num_seqs - len(self._running)
+        sequences = [*self._running, *islice(self._waiting, num_places)]
+        return turn_of(
+            sequences,
+            claims,
+            ahead,
+            self._encoder_policy,
+            self._encoder_cache,
+            has_followers=self._has_followers,
+        )
 
     def _claims(self) -> tuple[list[Claim], list[Claim]]:
         """Of sequences that run or find a place beside them, and of those behind them."""
@@ -224,10 +264,12 @@ class Scheduler:
             if not self._encoder_cache.is_pinned_by(placed.unit.key, sequence.request_id)
         ]
 
-    def _charge(self, grant: Grant) -> None:
-        """Count what is encoded for whom."""
+    def _charge(self, grant: Grant, waiting: Iterable[Sequence]) -> None:
+        """Count what is encoded for whom, and who waits for it."""
         for request_id, seconds in grant.seconds.items():
             self._by_id[request_id].encoder_seconds += seconds
+        for sequence in waiting:
+            sequence.waited_seconds += sum(grant.seconds.values()) - grant.seconds.get(sequence.request_id, 0.0)
 
     def _leave_off_unwanted(self) -> None:
         items = (item for sequence in self._by_id.values() for item in sequence.request.items)
@@ -241,11 +283,11 @@ class Scheduler:
         """
         is_short = False
         index = 0
-        num_decoding = sum(sequence.is_decoding for sequence in self._running)
+        num_decoding = self._num_decoding()
         while index < len(self._running) and budget.tokens > 0:
             sequence = self._running[index]
             num_decoding_behind = num_decoding - sequence.is_decoding
-            wanted = min(sequence.num_uncomputed_tokens, budget.tokens - num_decoding_behind)
+            wanted = min(budget.wanted(sequence), budget.tokens - num_decoding_behind)
             reach = budget.vision_reach(sequence, max(0, wanted), self._encoder_cache)
             new_blocks = self._blocks_for(sequence, reach.num_tokens)
             if new_blocks > self._blocks.num_free:
@@ -276,7 +318,9 @@ class Scheduler:
                 continue
             cached = self._find_cached(sequence)
             sequence.num_computed_tokens = len(cached) * limits.block_size
-            wanted = min(sequence.num_uncomputed_tokens, budget.tokens)
+            wanted = min(budget.wanted(sequence), budget.tokens)
+            if wanted == 0:
+                continue
             reach = budget.vision_reach(sequence, wanted, self._encoder_cache)
             if reach.num_tokens == 0:
                 sequence.num_computed_tokens = 0
@@ -461,8 +505,6 @@ class Scheduler:
         self._totals = msgspec.structs.replace(self._totals, **changed)
 
 
-def _is_only_decoding(plan: StepPlan) -> bool:
-    """Whether a step gives every sequence in it its next token, and does nothing else."""
-    return plan.vision is None and all(
-        one.new_token_id is not None and one.num_new_tokens == 1 for one in plan.scheduled
-    )
+def _num_prompt_tokens(plan: StepPlan) -> int:
+    """Tokens of a step that are no sequence's newest."""
+    return sum(one.num_new_tokens for one in plan.scheduled if one.new_token_id is None or one.num_new_tokens > 1)

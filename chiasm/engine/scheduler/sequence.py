@@ -22,6 +22,7 @@ class Sequence:
         block_ids: the blocks it holds, in order.
         is_known_to_ranks: whether the ranks have its record; preemption takes it away.
         encoder_seconds: predicted time of what was encoded for it.
+        waited_seconds: predicted time of what was encoded for others while its first token was held back.
         unsent_token_id: the newest token, until a plan has carried it to the ranks.
     """
 
@@ -33,6 +34,7 @@ class Sequence:
     block_ids: list[int] = field(default_factory=list)
     is_known_to_ranks: bool = False
     encoder_seconds: float = 0.0
+    waited_seconds: float = 0.0
     unsent_token_id: int | None = None
     _block_hashes: list[bytes] = field(default_factory=list)
 

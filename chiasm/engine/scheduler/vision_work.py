@@ -72,8 +72,8 @@ class VisionWork:
     def grant(self, claims: Sequence[Claim], ahead: Sequence[Claim], *, num_tokens: int, is_decoding: bool) -> Grant:
         """What may be encoded in this step, or how far what is under way goes on; see ``EncoderPolicy.grant``."""
         if self._under_way is not None:
-            units, start = self._under_way.units, self._under_way.num_done
-            return Grant(self._policy.next_stop(list(units.values()), start, is_decoding=is_decoding), units)
+            own = self._under_way
+            return self._policy.go_on(Grant(own.num_done, units=own.units), own.num_done, is_decoding=is_decoding)
         return self._policy.grant(
             claims,
             ahead,
