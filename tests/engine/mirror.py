@@ -98,6 +98,7 @@ class MirrorRank:
         failing_stage: of a pass, the one in which that shows.
         under_way: the vision plan that has begun and has stages left.
         seconds: what it says that each rank took to encode.
+        token_seconds: what it says that a token took to compute.
     """
 
     def __init__(self, limits: SchedulerLimits, failing: Collection[str] = (), failing_stage: int = 0) -> None:
@@ -110,6 +111,7 @@ class MirrorRank:
         self.features: dict[str, int] = {}
         self.num_encoded: Counter[str] = Counter()
         self.seconds = (0.0,) * limits.num_ranks
+        self.token_seconds = 0.0
         self.content: dict[int, list[object]] = {}
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -140,7 +142,11 @@ class MirrorRank:
                 sampled.append(SampledToken(part.request_id, next_token(record.tokens)))
         self._check_blocks_are_not_shared_while_written(plan)
         return StepResult(
-            plan.step, tuple(sampled), dict.fromkeys(failed, "broken"), self.seconds if plan.vision else ()
+            plan.step,
+            tuple(sampled),
+            dict.fromkeys(failed, "broken"),
+            self.seconds if plan.vision else (),
+            compute_seconds=self.token_seconds * sum(part.num_new_tokens for part in plan.scheduled),
         )
 
     def _start(self, started: StartedRequest) -> None:

@@ -388,6 +388,8 @@ _STEP_SECONDS = st.sampled_from([None, 1e-12, 5e-5, 1e-4, 3e-4])
     failing=st.sampled_from(["", "w", "uz"]),
     failing_stage=st.integers(0, SHAPE.num_stages - 1),
     attends=st.booleans(),
+    followers=st.sampled_from([0, 1]),
+    token_seconds=st.sampled_from([0.0, 1e-5, 1e-3]),
 )
 def test_everything_adds_up_whatever_comes(
     described: list[tuple[int, list[list[tuple[str, int]]], int, int, int | None]],
@@ -403,10 +405,15 @@ def test_everything_adds_up_whatever_comes(
     failing: str,
     failing_stage: int,
     attends: bool,
+    followers: int,
+    token_seconds: float,
 ) -> None:
     """Every request gets its own answer, plans obey their limits, and nothing is held at the end."""
     make = _make_seeing if attends else _make
-    requests = [make(f"r{index}", *entry[:3]) for index, entry in enumerate(described)]
+    requests = [
+        msgspec.structs.replace(make(f"r{index}", *entry[:3]), num_followers=followers)
+        for index, entry in enumerate(described)
+    ]
     if attends:  # the frontend lets none pass whose images do not fit
         encoder_rows = max(encoder_rows, *map(_num_rows, requests))
     own = limits(
@@ -421,6 +428,7 @@ def test_everything_adds_up_whatever_comes(
         enable_prefix_caching=caches,
     )
     scheduler, rank = Scheduler(own), MirrorRank(own, failing, failing_stage)
+    rank.token_seconds = token_seconds
     arrivals = list(accumulate((entry[3] for entry in described[:-1]), initial=0))
     aborts = [None if entry[4] is None else at + entry[4] for at, entry in zip(arrivals, described, strict=True)]
     deltas = {one.request_id: [] for one in requests}
