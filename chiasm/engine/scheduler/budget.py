@@ -55,6 +55,8 @@ class StepBudget:
         the sequence keeps already are no news.
         """
         start = sequence.num_computed_tokens
+        if start >= sequence.reads_until or sequence.is_decoding:
+            return VisionReach(num_tokens, ())
         reached: list[Unit] = []
         wanted: dict[str, int] = {}
         for placed in units_between(sequence.request.items, start, start + num_tokens):

@@ -19,10 +19,11 @@ from chiasm.config.engine import EncoderMode
 from chiasm.engine.cache.block_pool import BlockPool
 from chiasm.engine.cache.encoder_cache import EncoderCache
 from chiasm.engine.scheduler.budget import StepBudget, VisionReach
-from chiasm.engine.scheduler.encoder_policy import Claim, EncoderLimits, EncoderPolicy, Grant, Need
+from chiasm.engine.scheduler.counters import Counters
+from chiasm.engine.scheduler.encoder_policy import Claim, EncoderLimits, EncoderPolicy, Grant
 from chiasm.engine.scheduler.finish import finish_of
 from chiasm.engine.scheduler.sequence import Sequence
-from chiasm.engine.scheduler.turn import Turn, turn_of
+from chiasm.engine.scheduler.turn import Turn, claim_of, turn_of
 from chiasm.engine.scheduler.vision_work import VisionWork
 from chiasm.schema.facts import EncoderRates, EncoderShape
 from chiasm.schema.media import Unit
@@ -87,7 +88,7 @@ class Scheduler:
         self._by_id: dict[str, Sequence] = {}
         self._dropped: list[str] = []
         self._deltas: list[SequenceDelta] = []
-        self._totals = EngineStats(kv_blocks=limits.num_blocks, encoder_bytes=limits.encoder_cache_bytes)
+        self._counters = Counters(limits.num_blocks, limits.encoder_cache_bytes)
 
     @property
     def has_work(self) -> bool:
@@ -118,7 +119,7 @@ class Scheduler:
     def stats(self) -> EngineStats:
         """Gauges now and totals so far."""
         return msgspec.structs.replace(
-            self._totals,
+            self._counters.totals,
             num_running=len(self._running),
             num_waiting=len(self._waiting),
             kv_blocks_used=self._blocks.num_held,
@@ -131,8 +132,9 @@ class Scheduler:
         scheduled: list[ScheduledRequest] = []
         claims, ahead = self._claims()
         self._encoder_cache.keep_ahead_only({need.unit.key for claim in (*claims, *ahead) for need in claim.needs})
+        self._is_decoding = self._num_decoding() > 0
         turn = self._turn(claims, ahead)
-        self._has_followers, self._is_decoding = False, self._num_decoding() > 0
+        self._has_followers = False
         grant = self._grant(turn.claims, turn.ahead, is_awaited=turn.is_awaited)
         holds = turn.holds(lambda key: key in self._encoder_cache or key in self._through(grant))
         budget, part = self._fill(grant, started, scheduled, holds=holds), self._vision.part(grant)
@@ -147,7 +149,7 @@ class Scheduler:
         if vision is not None and vision.start == 0:
             self._charge(grant, turn.waiting)
         plan = StepPlan(
-            step=self._totals.steps,
+            step=self._counters.totals.steps,
             dropped=tuple(self._dropped),
             evicted=(*budget.evicted, *self._encoder_cache.trim(), *self._vision.take_in_unread(vision)),
             started=tuple(started),
@@ -188,7 +190,7 @@ class Scheduler:
             num_prompt_tokens=_num_prompt_tokens(plan),
             compute_seconds=result.compute_seconds,
         )
-        self._count_step(plan, result)
+        self._counters.count(plan, result, is_last=vision is not None and self._vision.is_last(vision))
 
     def _through(self, grant: Grant) -> Mapping[str, Unit]:
         """What is encoded by the end of this step."""
@@ -204,10 +206,11 @@ class Scheduler:
     ) -> StepBudget:
         """Schedule all that can go on or start with what is encoded by the end of this step."""
         num_tokens: float = self._limits.max_num_batched_tokens
-        if num_decoding := self._num_decoding():
+        num_decoding = self._num_decoding()
+        if num_decoding:
             num_tokens = min(num_tokens, num_decoding + grant.num_tokens)
         budget = StepBudget(int(num_tokens), self._through(grant), holds)
-        is_short = self._continue_running(budget, scheduled)
+        is_short = self._continue_running(budget, num_decoding, scheduled)
         if not is_short:
             self._admit_waiting(budget, started, scheduled)
         return budget
@@ -221,7 +224,7 @@ class Scheduler:
 
     def _turn(self, claims: Seq[Claim], ahead: Seq[Claim]) -> Turn:
         """Who waits for whom, of those that run or find a place beside them."""
-        if self._num_decoding():
+        if self._is_decoding:
             return Turn(claims, ahead, is_awaited=True)
         num_places = self._limits.max_num_seqs - len(self._running)
         sequences = [*self._running, *islice(self._waiting, num_places)]
@@ -237,32 +240,22 @@ class Scheduler:
     def _claims(self) -> tuple[list[Claim], list[Claim]]:
         """Of sequences that run or find a place beside them, and of those behind them."""
         limits = self._limits
-        running = [self._claim(sequence, sequence.num_computed_tokens) for sequence in self._running]
+
+        def claim(sequence: Sequence, start: int) -> Claim:
+            return claim_of(sequence, start, limits.max_num_batched_tokens, self._encoder_cache)
+
+        running = [
+            claim(sequence, sequence.num_computed_tokens)
+            for sequence in self._running
+            if not sequence.is_decoding  # its units are read, or kept
+        ]
         waiting = [
-            self._claim(sequence, len(self._find_cached(sequence)) * limits.block_size)
+            claim(sequence, len(self._find_cached(sequence)) * limits.block_size)
             for sequence in islice(self._waiting, limits.max_num_seqs)
         ]
-        num_places = limits.max_num_seqs - len(running)
+        num_places = limits.max_num_seqs - len(self._running)
         claims, ahead = running + waiting[:num_places], waiting[num_places:]
         return [one for one in claims if one.needs], [one for one in ahead if one.needs]
-
-    def _claim(self, sequence: Sequence, start: int) -> Claim:
-        """The units that the next chunk of its prompt reads, from the token ``start``."""
-        if sequence.keeps_units:
-            return Claim(sequence.request_id, self._lacked_units(sequence, start), sequence.encoder_seconds)
-        end, needs = start, []
-        for placed in units_between(sequence.request.items, start, start + self._limits.max_num_batched_tokens):
-            needs.append(Need(placed.unit, max(0, placed.start - end), placed.stop - end))
-            end = placed.stop
-        return Claim(sequence.request_id, needs, sequence.encoder_seconds)
-
-    def _lacked_units(self, sequence: Sequence, start: int) -> list[Need]:
-        """Where text attends to units: what it doesn't keep yet of those that it needs, all of them at once."""
-        return [
-            Need(placed.unit, 0, 0)
-            for placed in units_between(sequence.request.items, start, start + 1)
-            if not self._encoder_cache.is_pinned_by(placed.unit.key, sequence.request_id)
-        ]
 
     def _charge(self, grant: Grant, waiting: Iterable[Sequence]) -> None:
         """Count what is encoded for whom, and who waits for it."""
@@ -275,7 +268,7 @@ class Scheduler:
         items = (item for sequence in self._by_id.values() for item in sequence.request.items)
         self._vision.leave_off_unless(self._by_id.keys(), items)
 
-    def _continue_running(self, budget: StepBudget, scheduled: list[ScheduledRequest]) -> bool:
+    def _continue_running(self, budget: StepBudget, num_decoding: int, scheduled: list[ScheduledRequest]) -> bool:
         """Give running sequences their tokens. Returns whether blocks ran short.
 
         A prefill leaves a token for each sequence behind it that decodes. One that the encoder can't serve in this
@@ -283,7 +276,6 @@ class Scheduler:
         """
         is_short = False
         index = 0
-        num_decoding = self._num_decoding()
         while index < len(self._running) and budget.tokens > 0:
             sequence = self._running[index]
             num_decoding_behind = num_decoding - sequence.is_decoding
@@ -344,7 +336,7 @@ class Scheduler:
         if not sequence.was_started:
             sequence.was_started = True
             sequence.num_cached_tokens = sequence.num_computed_tokens
-            self._add_to_totals(prefix_queries=sequence.num_prompt_tokens, prefix_hits=sequence.num_cached_tokens)
+            self._counters.add(prefix_queries=sequence.num_prompt_tokens, prefix_hits=sequence.num_cached_tokens)
         sequence.is_known_to_ranks = True
         sequence.unsent_token_id = None
         started.append(
@@ -367,7 +359,7 @@ class Scheduler:
     ) -> ScheduledRequest:
         """Commit a sequence to this step."""
         self._take_units(sequence, reach, budget)
-        new_blocks = self._blocks.allocate(num_new_blocks)
+        new_blocks = self._blocks.allocate(num_new_blocks) if num_new_blocks else []
         sequence.block_ids += new_blocks
         new_token_id, sequence.unsent_token_id = sequence.unsent_token_id, None
         return ScheduledRequest(
@@ -380,8 +372,11 @@ class Scheduler:
         )
 
     def _take_units(self, sequence: Sequence, reach: VisionReach, budget: StepBudget) -> None:
+        if not reach.units:
+            budget.tokens -= reach.num_tokens
+            return
         hits = sum(unit.key in self._encoder_cache for unit in reach.units)
-        self._add_to_totals(encoder_queries=len(reach.units), encoder_hits=hits)
+        self._counters.add(encoder_queries=len(reach.units), encoder_hits=hits)
         budget.take(sequence, reach, self._encoder_cache)
 
     def _find_cached(self, sequence: Sequence) -> list[int]:
@@ -406,7 +401,7 @@ class Scheduler:
         if self._waiting:
             self._encoder_cache.unpin_all(self._waiting[0].request_id)
         self._waiting.appendleft(sequence)
-        self._add_to_totals(num_preemptions=1)
+        self._counters.add(num_preemptions=1)
         self._release(sequence)
 
     def _release(self, sequence: Sequence) -> None:
@@ -425,11 +420,13 @@ class Scheduler:
         before = sequence.num_computed_tokens
         after = before + num_tokens
         sequence.num_computed_tokens = after
-        if self._limits.enable_prefix_caching:
-            hashes = sequence.block_hashes(after // block_size, block_size)
-            for index in range(before // block_size, after // block_size):
+        first, last = before // block_size, after // block_size
+        if self._limits.enable_prefix_caching and first < last:
+            hashes = sequence.block_hashes(last, block_size)
+            for index in range(first, last):
                 self._blocks.remember(sequence.block_ids[index], hashes[index])
-        self._unpin_read_units(sequence, before, after)
+        if before < sequence.reads_until:
+            self._unpin_read_units(sequence, before, after)
 
     def _unpin_read_units(self, sequence: Sequence, before: int, after: int) -> None:
         """Let go of units that are read to their end.
@@ -476,33 +473,6 @@ class Scheduler:
             if placed.unit.key in result.failed_units:
                 return result.failed_units[placed.unit.key]
         return None
-
-    def _count_step(self, plan: StepPlan, result: StepResult) -> None:
-        self._add_to_totals(steps=1)
-        vision = plan.vision
-        if vision is None:
-            return
-        if self._vision.is_last(vision):
-            self._add_to_totals(units_encoded=len(vision.plan.units))
-        totals, reasons = self._totals, self._totals.plan_reasons
-        if vision.start == 0:
-            reasons = {**reasons, vision.plan.reason: reasons.get(vision.plan.reason, 0) + 1}
-        seconds = totals.encoder_seconds or (0.0,) * len(result.encoder_seconds)
-        num_bytes = totals.encoder_exchanged_bytes or (0,) * len(result.encoder_exchanged_bytes)
-        self._totals = msgspec.structs.replace(
-            totals,
-            encoder_seconds=tuple(a + b for a, b in zip(seconds, result.encoder_seconds, strict=True)),
-            encoder_exchanged_bytes=tuple(
-                a + b for a, b in zip(num_bytes, result.encoder_exchanged_bytes, strict=True)
-            ),
-            encoder_makespan=totals.encoder_makespan + result.encoder_makespan,
-            encoder_predicted=totals.encoder_predicted + vision.predicted_seconds,
-            plan_reasons=reasons,
-        )
-
-    def _add_to_totals(self, **increments: int) -> None:
-        changed = {name: getattr(self._totals, name) + amount for name, amount in increments.items()}
-        self._totals = msgspec.structs.replace(self._totals, **changed)
 
 
 def _num_prompt_tokens(plan: StepPlan) -> int:

@@ -24,6 +24,8 @@ class Sequence:
         encoder_seconds: predicted time of what was encoded for it.
         waited_seconds: predicted time of what was encoded for others while its first token was held back.
         unsent_token_id: the newest token, until a plan has carried it to the ranks.
+        num_prompt_tokens: length of the prompt.
+        reads_until: one past its last token that reads a unit; text may attend to units for ever.
     """
 
     request: EngineRequest
@@ -36,21 +38,20 @@ class Sequence:
     encoder_seconds: float = 0.0
     waited_seconds: float = 0.0
     unsent_token_id: int | None = None
+    num_prompt_tokens: int = field(init=False)
+    reads_until: int = field(init=False)
     _block_hashes: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Start with the prompt."""
         self.token_ids = list(self.request.token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.reads_until = max((item.seen_until or item.end for item in self.request.items), default=0)
 
     @property
     def request_id(self) -> str:
         """Its name."""
         return self.request.request_id
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        """Length of the prompt."""
-        return len(self.request.token_ids)
 
     @property
     def num_output_tokens(self) -> int:
@@ -71,7 +72,8 @@ class Sequence:
     @property
     def is_decoding(self) -> bool:
         """Whether its next token needs one more computed, and no more of its prompt."""
-        return self.num_output_tokens > 0 and self.num_uncomputed_tokens == 1
+        num_tokens = len(self.token_ids)
+        return num_tokens > self.num_prompt_tokens and num_tokens - self.num_computed_tokens == 1
 
     def block_hashes(self, num_blocks: int, block_size: int) -> Seq[bytes]:
         """Hashes of its first ``num_blocks`` full blocks."""

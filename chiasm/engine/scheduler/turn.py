@@ -1,4 +1,4 @@
-"""Who waits in a step, and for whose encoding; the rule is ``EncoderPolicy.wave``."""
+"""What sequences claim of the encoder, who waits in a step, and for whom; the rule is ``EncoderPolicy.wave``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,33 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from chiasm.engine.cache.encoder_cache import EncoderCache
-from chiasm.engine.scheduler.encoder_policy import Claim, EncoderPolicy, Wait
+from chiasm.engine.scheduler.encoder_policy import Claim, EncoderPolicy, Need, Wait
 from chiasm.engine.scheduler.sequence import Sequence
+from chiasm.vision.frames import units_between
+
+
+def claim_of(sequence: Sequence, start: int, num_tokens: int, cache: EncoderCache) -> Claim:
+    """The units that the next chunk of its prompt reads.
+
+    Where text attends to units, it is all of those that it needs and doesn't keep yet, at once.
+
+    Args:
+        sequence: whose.
+        start: the chunk's first token.
+        num_tokens: the most that a chunk has.
+        cache: of what is encoded already.
+    """
+    name, items, needs = sequence.request_id, sequence.request.items, list[Need]()
+    if sequence.keeps_units:
+        lacked = (
+            one.unit for one in units_between(items, start, start + 1) if not cache.is_pinned_by(one.unit.key, name)
+        )
+        return Claim(name, [Need(unit, 0, 0) for unit in lacked], sequence.encoder_seconds)
+    end = start
+    for placed in units_between(items, start, start + num_tokens):
+        needs.append(Need(placed.unit, max(0, placed.start - end), placed.stop - end))
+        end = placed.stop
+    return Claim(name, needs, sequence.encoder_seconds)
 
 
 @dataclass(frozen=True)
