@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -135,7 +135,12 @@ def _placed_between(placed: Sequence[tuple[int, Tensor]], start: int, stop: int)
 
 @torch.inference_mode()
 def run_decoder(
-    loaded: LoadedModel, prompts: Sequence[Prompt], *, chunks: Sequence[int] = (), dtype: torch.dtype
+    loaded: LoadedModel,
+    prompts: Sequence[Prompt],
+    *,
+    chunks: Sequence[int] = (),
+    dtype: torch.dtype,
+    is_last_asked: bool = False,
 ) -> list[Tensor]:
     """Hidden states [n, d] of each prompt, all computed in one batch, chunk by chunk.
 
@@ -144,15 +149,17 @@ def run_decoder(
         prompts: they share the batch.
         chunks: tokens of every prompt in each step; the rest comes in a last one.
         dtype: of the cache.
+        is_last_asked: whether only the last one of each prompt is asked for, [1, d].
     """
     model = loaded.model
     media = [_Media(loaded, prompt) for prompt in prompts]
     positions = [torch.from_numpy(model.rope_positions(len(p.token_ids), p.items).positions) for p in prompts]
-    tables, num_blocks = _block_tables([len(prompt.token_ids) for prompt in prompts])
+    lengths = [len(prompt.token_ids) for prompt in prompts]
+    tables, num_blocks = _block_tables(lengths)
     shape = (num_blocks, BLOCK_SIZE, model.num_kv_heads, model.head_dim)
     caches = [KVCache.empty(*shape, dtype, CPU) for _ in range(model.num_layers)]
     hidden: list[list[Tensor]] = [[] for _ in prompts]
-    for parts in _steps([len(prompt.token_ids) for prompt in prompts], chunks):
+    for parts in _steps(lengths, chunks):
         rows = [SequenceRows(start, stop - start, tables[index]) for index, start, stop in parts]
         ids: list[int] = []
         placed: list[tuple[int, Tensor]] = []
@@ -161,6 +168,8 @@ def run_decoder(
             placed += media[index].placed(start, stop, len(ids))
             seen += media[index].seen(start, stop, len(ids))
             ids += prompts[index].token_ids[start:stop]
+        ends = list(accumulate(row.num_new_tokens for row in rows))
+        asked = [end - 1 for end, (index, _, stop) in zip(ends, parts, strict=True) if stop == lengths[index]]
         embeds = model.embed_tokens(torch.tensor(ids))
         deep = place_features(embeds, placed)
         out = model.forward(
@@ -170,8 +179,13 @@ def run_decoder(
             build_batch(rows, BLOCK_SIZE, CPU),
             deep,
             seen,
+            torch.tensor(asked or [0]) if is_last_asked else None,
         )
-        for (index, _, _), own in zip(parts, out.split([r.num_new_tokens for r in rows]), strict=True):
+        sizes = [row.num_new_tokens for row in rows]
+        if is_last_asked:
+            sizes = [int(stop == lengths[index]) for index, _, stop in parts]
+            out = out[: len(asked)]
+        for (index, _, _), own in zip(parts, out.split(sizes), strict=True):
             hidden[index].append(own)
     return [torch.cat(pieces) for pieces in hidden]
 
@@ -235,11 +249,13 @@ def chunked_equals_whole(family: Family, prompt: Prompt, chunks: Sequence[int]) 
 
 
 def batch_equals_single(family: Family, prompts: Sequence[Prompt], chunks: Sequence[int] = ()) -> None:
-    """A batch gives what its prompts give one by one."""
+    """A batch gives what its prompts give one by one, and their last tokens the same if no others are asked for."""
     together = run_decoder(family.loaded, prompts, chunks=chunks, dtype=torch.float32)
-    for prompt, hidden in zip(prompts, together, strict=True):
+    asked = run_decoder(family.loaded, prompts, chunks=chunks, dtype=torch.float32, is_last_asked=True)
+    for prompt, hidden, last in zip(prompts, together, asked, strict=True):
         [alone] = run_decoder(family.loaded, [prompt], dtype=torch.float32)
         torch.testing.assert_close(hidden, alone, rtol=0, atol=1e-5)
+        torch.testing.assert_close(last, hidden[-1:], rtol=0, atol=1e-5)
 
 
 def packed_equals_alone(family: Family, prompts: Sequence[Prompt]) -> None:

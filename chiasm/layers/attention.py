@@ -35,6 +35,11 @@ class Memory(NamedTuple):
     values: Tensor
 
 
+def rows_of(x: Tensor, rows: Tensor | None) -> Tensor:
+    """[n, d] and LongTensor [m] -> [m, d]; all for None."""
+    return x if rows is None else x[rows]
+
+
 class CausalAttention(nn.Module):
     """Attention of a language model over its paged cache.
 
@@ -61,14 +66,16 @@ class CausalAttention(nn.Module):
             self.q_norm = RMSNorm(heads.head_dim, qk_norm_eps, placement)
             self.k_norm = RMSNorm(heads.head_dim, qk_norm_eps, placement)
 
-    def forward(self, x: Tensor, rotation: Rotation, cache: KVCache, batch: PagedBatch) -> Tensor:
-        """[n, d] -> [n, d]; writes the rows' keys and values into ``cache``."""
+    def forward(
+        self, x: Tensor, rotation: Rotation, cache: KVCache, batch: PagedBatch, rows: Tensor | None = None
+    ) -> Tensor:
+        """[n, d] -> [n, d], or what ``rows`` of them give; writes all rows' keys and values into ``cache``."""
         q, k, v = self.qkv_proj(x)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = rotate(q, rotation), rotate(k, rotation)
         attended = paged_attention(q, k, v, cache, batch, self.scale)
-        out: Tensor = self.o_proj(attended.flatten(1))
+        out: Tensor = self.o_proj(rows_of(attended.flatten(1), rows))
         return out
 
 

@@ -1,4 +1,7 @@
-"""The decoder layer that most families share: normalise, attend, normalise, feed forward, with residuals."""
+"""The decoder layer that most families share: normalise, attend, normalise, feed forward, with residuals.
+
+Of the last layer only those rows are asked for after which a token is sampled; of the others only keys and values.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from chiasm.layers.attention import CausalAttention
+from chiasm.layers.attention import CausalAttention, rows_of
 from chiasm.layers.mlp import GatedMLP
 from chiasm.layers.norm import RMSNorm
 from chiasm.layers.shards import HeadShard
@@ -53,9 +56,11 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(size, shape.norm_eps, placement)
         self.mlp = mlp or GatedMLP(size, shape.intermediate_size, bias=False, placement=placement)
 
-    def forward(self, x: Tensor, rotation: Rotation, cache: KVCache, batch: PagedBatch) -> Tensor:
-        """[n, d] -> [n, d]."""
-        x = x + self.self_attn(self.input_layernorm(x), rotation, cache, batch)
+    def forward(
+        self, x: Tensor, rotation: Rotation, cache: KVCache, batch: PagedBatch, rows: Tensor | None = None
+    ) -> Tensor:
+        """[n, d] -> [n, d], or [m, d] of the ``rows`` asked for."""
+        x = rows_of(x, rows) + self.self_attn(self.input_layernorm(x), rotation, cache, batch, rows)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
@@ -68,9 +73,11 @@ class SandwichDecoderLayer(DecoderLayer):
         self.post_self_attn_layernorm = RMSNorm(shape.hidden_size, shape.norm_eps, placement)
         self.post_mlp_layernorm = RMSNorm(shape.hidden_size, shape.norm_eps, placement)
 
-    def forward(self, x: Tensor, rotation: Rotation, cache: KVCache, batch: PagedBatch) -> Tensor:
-        """[n, d] -> [n, d]."""
-        attended = self.self_attn(self.input_layernorm(x), rotation, cache, batch)
-        x = x + self.post_self_attn_layernorm(attended)
+    def forward(
+        self, x: Tensor, rotation: Rotation, cache: KVCache, batch: PagedBatch, rows: Tensor | None = None
+    ) -> Tensor:
+        """[n, d] -> [n, d], or [m, d] of the ``rows`` asked for."""
+        attended = self.self_attn(self.input_layernorm(x), rotation, cache, batch, rows)
+        x = rows_of(x, rows) + self.post_self_attn_layernorm(attended)
         out: Tensor = x + self.post_mlp_layernorm(self.mlp(self.post_attention_layernorm(x)))
         return out

@@ -117,6 +117,7 @@ class VisionLanguageModel(Protocol):
         batch: PagedBatch,
         deep: DeepFeatures | None = None,
         seen: Sequence[SeenUnits] = (),
+        rows: Tensor | None = None,
     ) -> Tensor:
         """Run the decoder over the rows of ``batch``, whose keys and values go into the caches.
 
@@ -127,9 +128,10 @@ class VisionLanguageModel(Protocol):
             batch: which rows belong to which sequence.
             deep: the rest of the features in these rows; None where there are none, or they have no more columns.
             seen: which rows attend to which units, in layers that do; rows that are in none of them attend to none.
+            rows: LongTensor [m], of which hidden states are asked for, at least one; None for all.
 
         Returns:
-            [n, d], after the last norm.
+            [n, d] or [m, d], after the last norm.
         """
 
     def compute_logits(self, hidden: Tensor) -> Tensor:

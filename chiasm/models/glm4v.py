@@ -388,14 +388,15 @@ class TextModel(nn.Module):
         caches: Sequence[KVCache],
         batch: PagedBatch,
         deep: DeepFeatures | None,
+        rows: Tensor | None,
     ) -> Tensor:
-        """[n, d] and LongTensor [3, n] -> [n, d]."""
+        """[n, d] and LongTensor [3, n] -> [n, d], or [m, d] of ``rows``."""
         assert deep is None
         rotation = multimodal_rotation(positions, self.frequencies, self.mrope_section)
         rotation = rotation._replace(pairing=self.pairing).to(embeds.dtype)
         x = embeds
         for layer, cache in zip(self.layers, caches, strict=True):
-            x = layer(x, rotation, cache, batch)
+            x = layer(x, rotation, cache, batch, rows if layer is self.layers[-1] else None)
         normed: Tensor = self.norm(x)
         return normed
 

@@ -167,8 +167,9 @@ class TextModel(Protocol):
         caches: Sequence[KVCache],
         batch: PagedBatch,
         deep: DeepFeatures | None,
+        rows: Tensor | None,
     ) -> Tensor:
-        """[n, d] and LongTensor [3, n] -> [n, d]."""
+        """[n, d] and LongTensor [3, n] -> [n, d], or [m, d] of ``rows``."""
 
 
 class JoinedModel(nn.Module):
@@ -221,10 +222,11 @@ class JoinedModel(nn.Module):
         batch: PagedBatch,
         deep: DeepFeatures | None = None,
         seen: Sequence[SeenUnits] = (),
+        rows: Tensor | None = None,
     ) -> Tensor:
-        """[n, d] and LongTensor [3, n] -> [n, d]."""
+        """[n, d] and LongTensor [3, n] -> [n, d], or [m, d] of ``rows``."""
         assert not seen, "features take the place of tokens"
-        return self.language_model(embeds, positions, caches, batch, deep)
+        return self.language_model(embeds, positions, caches, batch, deep, rows)
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """[m, d] -> float32 [m, vocabulary]."""

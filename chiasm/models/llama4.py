@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chiasm.errors import UserError
+from chiasm.layers.attention import rows_of
 from chiasm.layers.embedding import VocabEmbedding
 from chiasm.layers.encoder import EncoderLayer
 from chiasm.layers.linear import ColumnParallelLinear, QKVLinear, RowParallelLinear
@@ -402,9 +403,15 @@ class _Attention(nn.Module):
         self.o_proj = RowParallelLinear(width, config.hidden_size, bias=False, placement=placement)
 
     def forward(
-        self, x: Tensor, rotation: Rotation, temperature: Tensor, cache: KVCache, batch: PagedBatch
+        self,
+        x: Tensor,
+        rotation: Rotation,
+        temperature: Tensor,
+        cache: KVCache,
+        batch: PagedBatch,
+        rows: Tensor | None,
     ) -> Tensor:
-        """[n, d] -> [n, d]; ``temperature`` is [n]."""
+        """[n, d] -> [n, d], or what ``rows`` of them give; ``temperature`` is [n]."""
         q, k, v = self.qkv_proj(x)
         if self.is_rotated:
             q, k = rotate(q, rotation), rotate(k, rotation)
@@ -413,7 +420,7 @@ class _Attention(nn.Module):
         if self.is_tempered:
             q = (q * temperature[:, None, None]).to(q.dtype)
         attended = paged_attention(q, k, v, cache, batch, self.scale, self.chunk_size)
-        out: Tensor = self.o_proj(attended.flatten(1))
+        out: Tensor = self.o_proj(rows_of(attended.flatten(1), rows))
         return out
 
 
@@ -433,10 +440,16 @@ class _Layer(nn.Module):
         )
 
     def forward(
-        self, x: Tensor, rotation: Rotation, temperature: Tensor, cache: KVCache, batch: PagedBatch
+        self,
+        x: Tensor,
+        rotation: Rotation,
+        temperature: Tensor,
+        cache: KVCache,
+        batch: PagedBatch,
+        rows: Tensor | None,
     ) -> Tensor:
-        """[n, d] -> [n, d]."""
-        x = x + self.self_attn(self.input_layernorm(x), rotation, temperature, cache, batch)
+        """[n, d] -> [n, d], or [m, d] of the ``rows`` asked for."""
+        x = rows_of(x, rows) + self.self_attn(self.input_layernorm(x), rotation, temperature, cache, batch, rows)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
@@ -476,15 +489,16 @@ class TextModel(nn.Module):
         caches: Sequence[KVCache],
         batch: PagedBatch,
         deep: DeepFeatures | None,
+        rows: Tensor | None,
     ) -> Tensor:
-        """[n, d] and LongTensor [1, n] -> [n, d]."""
+        """[n, d] and LongTensor [1, n] -> [n, d], or [m, d] of ``rows``."""
         assert deep is None
         [places] = positions
         rotation = text_rotation(places, self.frequencies, "neighbours")
         temperature = _temperature(places, self.config.floor_scale, self.config.attn_scale)
         x = embeds
         for layer, cache in zip(self.layers, caches, strict=True):
-            x = layer(x, rotation, temperature, cache, batch)
+            x = layer(x, rotation, temperature, cache, batch, rows if layer is self.layers[-1] else None)
         normed: Tensor = self.norm(x)
         return normed
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chiasm.errors import UserError
-from chiasm.layers.attention import CrossAttention, Memory
+from chiasm.layers.attention import CrossAttention, Memory, rows_of
 from chiasm.layers.decoder import DecoderLayer, DecoderShape
 from chiasm.layers.embedding import OutputProjection, VocabEmbedding
 from chiasm.layers.linear import QKVLinear, RowParallelLinear
@@ -569,8 +569,9 @@ class TextModel(nn.Module):
         caches: Sequence[KVCache],
         batch: PagedBatch,
         seen: Sequence[SeenUnits],
+        rows: Tensor | None,
     ) -> Tensor:
-        """[n, d] and LongTensor [1, n] -> [n, d]."""
+        """[n, d] and LongTensor [1, n] -> [n, d], or [m, d] of ``rows``."""
         rotation = text_rotation(positions[0], self.frequencies, "halves").to(embeds.dtype)
         own = _Seen.of(seen, embeds.device) if seen else None
         next_cache = iter(caches)
@@ -578,11 +579,13 @@ class TextModel(nn.Module):
         x = embeds
         for layer in self.layers:
             if not isinstance(layer, _CrossLayer):
-                x = layer(x, rotation, next(next_cache), batch)
+                x = layer(x, rotation, next(next_cache), batch, rows if layer is self.layers[-1] else None)
                 continue
             if own is not None:
                 x = x.index_copy(0, own.rows, layer(x[own.rows], own.memories(num_crossed), own.num_behind))
             num_crossed += 1
+        if isinstance(self.layers[-1], _CrossLayer):
+            x = rows_of(x, rows)
         normed: Tensor = self.norm(x)
         return normed
 
@@ -637,10 +640,11 @@ class CrossModel(nn.Module):
         batch: PagedBatch,
         deep: DeepFeatures | None = None,
         seen: Sequence[SeenUnits] = (),
+        rows: Tensor | None = None,
     ) -> Tensor:
         """[n, d] and LongTensor [1, n] -> [n, d]."""
         assert deep is None
-        hidden: Tensor = self.language_model(embeds, positions, caches, batch, seen)
+        hidden: Tensor = self.language_model(embeds, positions, caches, batch, seen, rows)
         return hidden
 
     def compute_logits(self, hidden: Tensor) -> Tensor:

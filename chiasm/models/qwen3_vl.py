@@ -164,7 +164,7 @@ def parse_config(raw: dict[str, Any]) -> Config:
     )
     require_setting("text config", "rope_type", rope.get("rope_type") or rope.get("type") or "default", ["default"])
     require_setting("text config", "mrope_interleaved", rope.get("mrope_interleaved", True), [True])
-    _check_vision(config.vision, config.text.hidden_size)
+    _check_vision(config.vision, config.text)
     _check_text(config.text)
     return config
 
@@ -194,15 +194,22 @@ def _expert_layout(raw: dict[str, Any]) -> ExpertLayout:
     return "out_in" if major.isdecimal() and int(major) >= 5 else "in_out"
 
 
-def _check_vision(vision: VisionConfig, text_size: int) -> None:
+def _check_vision(vision: VisionConfig, text: TextConfig) -> None:
     where = "vision_config"
     require_setting(where, "hidden_act", vision.hidden_act, ["gelu_pytorch_tanh"])
     require_setting(where, "in_channels", vision.in_channels, [3])
-    require_setting(where, "out_hidden_size", vision.out_hidden_size, [text_size])
+    require_setting(where, "out_hidden_size", vision.out_hidden_size, [text.hidden_size])
     check_tower(vision, "intermediate_size", "num_position_embeddings")
     require_setting(where, "num_position_embeddings", vision.num_position_embeddings, [vision.table_side**2])
     indexes = list(vision.deepstack_visual_indexes)
     require_setting(where, "deepstack_visual_indexes", indexes, [sorted(set(indexes) & set(range(vision.depth)))])
+    if len(indexes) >= text.num_hidden_layers:
+        raise UserError(
+            f"deepstack_visual_indexes of the checkpoint's vision_config has {len(indexes)} entries; "
+            f"num_hidden_layers={text.num_hidden_layers} of its text config allows at most "
+            f"{text.num_hidden_layers - 1}.",
+            param="model",
+        )
 
 
 _EXPERT_SIZES = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step")
@@ -372,13 +379,14 @@ class TextModel(nn.Module):
         caches: Sequence[KVCache],
         batch: PagedBatch,
         deep: DeepFeatures | None,
+        rows: Tensor | None,
     ) -> Tensor:
-        """[n, d] and LongTensor [3, n] -> [n, d]."""
+        """[n, d] and LongTensor [3, n] -> [n, d], or [m, d] of ``rows``."""
         rotation = interleaved_rotation(positions, self.frequencies, self.mrope_section).to(embeds.dtype)
         added = () if deep is None else deep.columns.split(embeds.shape[1], dim=1)
         x = embeds
         for index, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
-            x = layer(x, rotation, cache, batch)
+            x = layer(x, rotation, cache, batch, rows if layer is self.layers[-1] else None)
             if deep is not None and index < len(added):
                 x.index_add_(0, deep.rows, added[index])
         normed: Tensor = self.norm(x)

@@ -84,6 +84,11 @@ def test_layers_with_and_without_experts() -> None:
         ("vision_config", {"num_position_embeddings": 50}, "num_position_embeddings=50"),
         ("vision_config", {"deepstack_visual_indexes": [2, 0]}, r"deepstack_visual_indexes=\[2, 0\]"),
         ("vision_config", {"deepstack_visual_indexes": [0, 4]}, r"deepstack_visual_indexes=\[0, 4\]"),
+        (
+            "vision_config",
+            {"deepstack_visual_indexes": [0, 1, 2]},
+            "has 3 entries; num_hidden_layers=3 ",
+        ),
         ("vision_config", {"patch_size": [16, 16]}, "patch_size"),
     ],
 )

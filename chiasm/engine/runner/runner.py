@@ -267,16 +267,21 @@ class Runner:
                 hidden = hidden[torch.from_numpy(host.last_rows).to(self._device)]
         else:
             step = self._launch.inputs.make(host)
-            hidden = self._run_text(step, placed, seen)[step.last_rows]
+            asked = step.last_rows if len(host.last_rows) else step.last_rows.new_zeros(1)
+            hidden = self._run_text(step, placed, seen, asked)
         return self._model.compute_logits(hidden) if len(host.last_rows) else None
 
     def _run_text(
-        self, step: DeviceStep, placed: Sequence[tuple[int, Tensor]] = (), seen: Sequence[SeenUnits] = ()
+        self,
+        step: DeviceStep,
+        placed: Sequence[tuple[int, Tensor]] = (),
+        seen: Sequence[SeenUnits] = (),
+        rows: Tensor | None = None,
     ) -> Tensor:
-        """Hidden states [n, d] of a step's tokens."""
+        """Hidden states [n, d] of a step's tokens, or [m, d] of ``rows``."""
         embeds = self._model.embed_tokens(step.token_ids)
         deep = place_features(embeds, placed)
-        return self._model.forward(embeds, step.positions, self._caches, step.batch, deep, seen)
+        return self._model.forward(embeds, step.positions, self._caches, step.batch, deep, seen, rows)
 
     def _seen_units(self, scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]) -> list[SeenUnits]:
         """What rows of the packed batch attend to, where text attends to units."""
