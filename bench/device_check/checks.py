@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-Status = Literal["ok", "WRONG", "not reached"]
+Status = Literal["ok", "skipped", "WRONG", "not reached"]
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -57,15 +57,16 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def is_good(self) -> bool:
-        """Whether every check was reached and holds."""
-        return all(finding.status == "ok" for finding in self.findings)
+        """Whether every check was reached and holds, or was none for this device."""
+        return all(finding.status in ("ok", "skipped") for finding in self.findings)
 
 
 class Outcome(NamedTuple):
-    """Whether a check holds, and the figures."""
+    """Whether a check holds, and the figures; or why it is none for this device or family."""
 
     is_good: bool
     detail: str
+    is_skipped: bool = False
 
 
 Check = tuple[str, Callable[[], Outcome]]
@@ -106,4 +107,5 @@ def run_checks(checks: Iterable[Check], deadline: Deadline) -> Iterator[Finding]
             last = traceback.extract_tb(error.__traceback__)[-1]
             words = f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
             outcome = Outcome(is_good=False, detail=words)
-        yield Finding(name, "ok" if outcome.is_good else "WRONG", outcome.detail, deadline.elapsed - start)
+        status: Status = "skipped" if outcome.is_skipped else "ok" if outcome.is_good else "WRONG"
+        yield Finding(name, status, outcome.detail, deadline.elapsed - start)

@@ -13,6 +13,7 @@ from unittest.mock import patch
 import torch
 
 from bench.device_check.checks import Check, Outcome
+from bench.device_check.encoder_passes import compare_passes
 from chiasm.config.engine import DTypeName, EngineConfig
 from chiasm.engine.runner.encoder_stream import SameStream
 from chiasm.models.loader import load_model
@@ -78,6 +79,10 @@ class Family:
         yield f"{self._name}: graphs on and off", partial(self._same_tokens, eager, on_device)
         same = on_device._replace(has_side_stream=False)
         yield f"{self._name}: encoder beside and before", partial(self._same_tokens, same, on_device)
+        yield f"{self._name}: encoder passes in graphs, bfloat16", self._same_features
+
+    def _same_features(self) -> Outcome:
+        return compare_passes(self._model, torch.device(self._device))
 
     def _same_tokens(self, first: _Setup, second: _Setup) -> Outcome:
         tokens = [{name: one.token_ids for name, one in self.answers(setup).items()} for setup in (first, second)]

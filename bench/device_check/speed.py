@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from bench.device_check.checks import Speed
+from bench.device_check.timing import seconds_of
 from chiasm.config.engine import DTypeName, EngineConfig
 from chiasm.engine.core.core import EngineCore
 from chiasm.engine.runner.launch import tower_kernel
@@ -22,7 +23,6 @@ from chiasm.vision.units import Piece
 from tests.engine.driven import finish, request, running
 from tests.prompts import make_prompt
 
-_PASSES = 5
 _FLOPS = (linear_flops, full_attention_flops)
 
 
@@ -71,20 +71,7 @@ def tower_speeds(folder: Path, sizes: Sizes, device: torch.device, dtype: torch.
             whole_pass(model.encode_vision(staging.move_rows([pixels], pixels.shape[1]), pieces))
 
         flops = sum(of(facts.encoder, piece.num_rows) for piece in pieces for of in _FLOPS)
-        yield Speed(f"tower, {name}", flops / _seconds(encode, device) / 1e12, "TFLOP/s")
-
-
-@torch.inference_mode()
-def _seconds(call: Callable[[], None], device: torch.device) -> float:
-    """The median time of a call."""
-    times = []
-    for _ in range(_PASSES + 2):
-        start = time.perf_counter()
-        call()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        times.append(time.perf_counter() - start)
-    return sorted(times[2:])[_PASSES // 2]
+        yield Speed(f"tower, {name}", flops / seconds_of(encode, device) / 1e12, "TFLOP/s")
 
 
 def text_speeds(folder: Path, scratch: Path, sizes: Sizes, device: torch.device, dtype: DTypeName) -> Iterator[Speed]:

@@ -49,7 +49,10 @@ class EngineOptions:
         None, "Size of the KV cache on each rank; by what is free if not given."
     )
     gpu_memory_utilization: float = option(_E.gpu_memory_utilization, "Share of a GPU's memory to use.")
-    enforce_eager: bool = option(_E.enforce_eager, "On a GPU, launch every decode step anew, without CUDA graphs.")
+    enforce_eager: bool = option(_E.enforce_eager, "On a GPU, launch everything anew, without CUDA graphs.")
+    encoder_graph_max_patches: int = option(
+        _E.encoder_graph_max_patches, "On a GPU, the largest encoder pass recorded as CUDA graphs; 0 records none."
+    )
     mm_encoder_cache_gb: float = option(
         _E.mm_encoder_cache_gb, "GiB of image features kept on each rank; 0 keeps what is about to be read."
     )

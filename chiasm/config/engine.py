@@ -100,7 +100,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         block_size: tokens in a cache block.
         kv_cache_memory_bytes: memory of the KV cache on each rank; None chooses by what is free.
         gpu_memory_utilization: share of a GPU's memory to use, weights included.
-        enforce_eager: on a GPU, launch every decode step anew, without CUDA graphs.
+        enforce_eager: on a GPU, launch every decode step and encoder pass anew, without CUDA graphs.
+        encoder_graph_max_patches: on a GPU, the largest encoder pass that is recorded as CUDA graphs, in patches; 0
+            records none. Larger ones keep a GPU busy however they are launched.
         mm_encoder_cache_gb: features kept on each rank for when the same frame comes again, in GiB; 0 keeps only what
             live sequences are about to read, for which there is always room. The default holds 65,536 tokens of 2,048
             columns in two bytes, some hundred pictures: little beside the weights of a model of that width. Where
@@ -131,6 +133,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_memory_bytes: int | None = None
     gpu_memory_utilization: float = 0.9
     enforce_eager: bool = False
+    encoder_graph_max_patches: int = 4096
     mm_encoder_cache_gb: float = 0.25
     enable_prefix_caching: bool = True
     tensor_parallel_size: int = 1
@@ -154,6 +157,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             refuse("kv_cache_memory_bytes", self.kv_cache_memory_bytes, "at least 1")
         self._check_step_budget()
         check_cache_size("mm_encoder_cache_gb", self.mm_encoder_cache_gb)
+        if self.encoder_graph_max_patches < 0:
+            refuse("encoder_graph_max_patches", self.encoder_graph_max_patches, "at least 0")
         if self.mm_encoder_min_units_per_rank < 0:
             refuse("mm_encoder_min_units_per_rank", self.mm_encoder_min_units_per_rank, "at least 0")
         if self.mm_encoder_min_units_per_rank and self.mm_encoder_tp_mode == "weights":

@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from chiasm.errors import UserError, shorten
 from chiasm.layers.patch_embedding import PixelNormalisation
@@ -146,10 +144,10 @@ def _unit_positions(grid: tuple[int, int], merge_size: int, window_blocks: int) 
     return block_positions(grid, merge_size).reshape(-1, merge_size**2, 2)[order].reshape(-1, 2)
 
 
-def piece_positions(pieces: Sequence[Piece], merge_size: int, device: torch.device, window_blocks: int = 0) -> Tensor:
-    """LongTensor [n, 2], row and column of the patches of packed pieces, each in the cut order of its unit."""
+def piece_positions(pieces: Sequence[Piece], merge_size: int, window_blocks: int = 0) -> IntArray:
+    """[n, 2], row and column of the patches of packed pieces, each in the cut order of its unit."""
     parts = [_unit_positions(grid, merge_size, window_blocks)[start:stop] for grid, start, stop in pieces]
-    return torch.from_numpy(np.concatenate(parts) if parts else np.empty((0, 2), np.int64)).to(device)
+    return np.concatenate([np.empty((0, 2), np.int64), *parts])
 
 
 def unit_segments(pieces: Sequence[Piece], shared: SharedRows | None) -> Segments:

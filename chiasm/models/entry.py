@@ -17,6 +17,7 @@ from chiasm.ops.segments import SharedRows
 from chiasm.schema.facts import ModelFacts, TileForm, VideoFacts
 from chiasm.schema.media import MediaItem
 from chiasm.vision.stages import Stages
+from chiasm.vision.tables import TableTower
 from chiasm.vision.units import Piece
 
 ConfigT = TypeVar("ConfigT")
@@ -105,6 +106,9 @@ class VisionLanguageModel(Protocol):
         Returns:
             A pass that gives [tokens of all pieces, feature size], in the same order.
         """
+
+    def table_tower(self) -> TableTower | None:
+        """The tower, if passes over equally many rows launch the same whatever units they are of; else None."""
 
     def keep(self, features: Tensor) -> Tensor:
         """What a rank keeps of a unit's features [tokens, feature size], in storage of its own."""

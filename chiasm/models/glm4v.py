@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ from chiasm.layers.patch_embedding import PatchEmbedding, PixelNormalisation
 from chiasm.layers.shards import HeadShard, split_heads
 from chiasm.layers.weight import Part, Placement, Weight
 from chiasm.models.blocks import (
+    IntArray,
     piece_positions,
     read_config,
     read_normalisation,
@@ -54,6 +56,7 @@ from chiasm.ops.segments import Segments, SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts, SliceForm, VideoFacts
 from chiasm.schema.media import PatchProcessorSpec, VideoProcessorSpec
 from chiasm.vision.stages import Stages
+from chiasm.vision.tables import PassTables
 from chiasm.vision.units import Piece
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -339,13 +342,17 @@ class Tower(nn.Module):
         self.downsample = BlockConvolution(size, config.out_hidden_size, self.merge_size, placement=placement)
         self.merger = _Merger(config, placement)
 
-    def encode(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None) -> Stages:
-        """uint8 [n, bytes of a patch] -> [n / 4, feature size]; see ``VisionLanguageModel.encode_vision``."""
-        units = unit_segments(pieces, shared)
-        positions = piece_positions(pieces, self.merge_size, pixels.device)
+    def tables(self, pieces: Sequence[Piece], shared: SharedRows | None) -> PassTables:
+        """Positions [n, 2] and sizes of the grids that they are in [n, 2], and whole units."""
+        positions = piece_positions(pieces, self.merge_size)
+        return PassTables((positions, _grid_sizes(pieces)), (unit_segments(pieces, shared),))
+
+    def stages(self, pixels: Tensor, rows: Sequence[Tensor], segments: Sequence[Segments]) -> Stages:
+        """uint8 [n, bytes of a patch] -> [n / 4, feature size]; see ``TableTower``."""
+        (positions, sizes), [units] = rows, segments
         rotation = grid_rotation(positions, self.frequencies)
         x = self.post_conv_layernorm(self.patch_embed(pixels))
-        x = x + self.embeddings(positions, _grid_sizes(pieces, pixels.device))
+        x = x + self.embeddings(positions, sizes)
         for block in self.blocks:
             x = block(x, rotation, units)
             yield
@@ -353,10 +360,10 @@ class Tower(nn.Module):
         return features
 
 
-def _grid_sizes(pieces: Sequence[Piece], device: torch.device) -> Tensor:
-    """LongTensor [n, 2], rows and columns of the grid that each row of packed pieces belongs to."""
-    grids = torch.tensor([piece.grid for piece in pieces], dtype=torch.int64).view(-1, 2)
-    return grids.repeat_interleave(torch.tensor([piece.num_rows for piece in pieces]), dim=0).to(device)
+def _grid_sizes(pieces: Sequence[Piece]) -> IntArray:
+    """[n, 2], rows and columns of the grid that each row of packed pieces belongs to."""
+    grids = np.array([piece.grid for piece in pieces], np.int64).reshape(-1, 2)
+    return np.repeat(grids, [piece.num_rows for piece in pieces], axis=0)
 
 
 # --------------------------------------------------------------------------------------------------------------------

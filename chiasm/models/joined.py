@@ -24,6 +24,7 @@ from chiasm.ops.segments import SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts
 from chiasm.schema.media import ImageProcessorSpec, MediaItem, PatchLayout, PatchProcessorSpec
 from chiasm.vision.stages import Stages
+from chiasm.vision.tables import TableTower, encode
 from chiasm.vision.units import Piece
 
 _TOWER_SIZES = (
@@ -145,13 +146,10 @@ class WholeConfig(Protocol):
         """What joins them."""
 
 
-class EncoderTower(Protocol):
-    """A family's tower; see ``VisionLanguageModel.encode_vision``."""
+class EncoderTower(TableTower, Protocol):
+    """A family's tower: uint8 [patches, bytes of a patch] -> [tokens, feature size]."""
 
     patch_embed: PatchEmbedding
-
-    def encode(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None) -> Stages:
-        """uint8 [patches, bytes of a patch] -> [tokens, feature size]."""
 
 
 class TextModel(Protocol):
@@ -208,7 +206,11 @@ class JoinedModel(nn.Module):
 
     def encode_vision(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None = None) -> Stages:
         """uint8 [patches, bytes of a patch] -> [tokens, feature size]."""
-        return self.visual.encode(pixels, pieces, shared)
+        return encode(self.visual, pixels, pieces, shared)
+
+    def table_tower(self) -> TableTower:
+        """The tower."""
+        return self.visual
 
     def keep(self, features: Tensor) -> Tensor:
         """The features themselves."""

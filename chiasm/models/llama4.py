@@ -53,6 +53,7 @@ from chiasm.ops.segments import Segments, SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts, TileForm
 from chiasm.schema.media import MediaItem
 from chiasm.vision.stages import Stages
+from chiasm.vision.tables import PassTables
 from chiasm.vision.units import Piece
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -359,17 +360,23 @@ class Tower(nn.Module):
         # Columns before rows, counted from 1: 0 in both is the class token's place.
         self.places = torch.cat([positions.flip(1) + 1, torch.zeros(1, 2, dtype=torch.int64)]).to(placement.device)
 
-    def encode(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None) -> Stages:
-        """uint8 [T P, bytes of a patch] -> [T P / 4, feature size]; see ``VisionLanguageModel.encode_vision``."""
+    def tables(self, pieces: Sequence[Piece], shared: SharedRows | None) -> PassTables:
+        """Nothing of rows, which are alike in each tile, and whole tiles."""
         assert shared is None, "tiles are never cut"
-        side, size = self.config.tile_side, self.config.hidden_size
+        side = self.config.tile_side
         assert all(piece == Piece.whole((side, side)) for piece in pieces)
-        num_tiles, num_rows = len(pieces), side**2 + 1
+        return PassTables((), (Segments.from_lengths([side**2 + 1] * len(pieces)),))
+
+    def stages(self, pixels: Tensor, rows: Sequence[Tensor], segments: Sequence[Segments]) -> Stages:
+        """uint8 [T P, bytes of a patch] -> [T P / 4, feature size]; see ``TableTower``."""
+        assert not rows
+        [units] = segments
+        side, size = self.config.tile_side, self.config.hidden_size
+        num_tiles, num_rows = pixels.shape[0] // side**2, side**2 + 1
         patches = self.patch_embed(pixels).view(num_tiles, side**2, size)
         x = torch.cat([patches, self.class_embedding.expand(num_tiles, 1, size)], dim=1)
         x = self.norm_pre(x + self.pos_embed[self.table_rows]).flatten(0, 1)
         rotation = grid_rotation(self.places.repeat(num_tiles, 1), self.frequencies)._replace(pairing="neighbours")
-        units = Segments.from_lengths([num_rows] * num_tiles)
         for layer in self.layers:
             x = layer(x, rotation, units)
             yield

@@ -628,6 +628,9 @@ class CrossModel(nn.Module):
         """uint8 [rows with pixels, bytes of a patch] -> [rows of all pieces, feature size]."""
         return self.visual.encode(pixels, pieces, shared)
 
+    def table_tower(self) -> None:
+        """None: what is launched depends on the tiles of each picture."""
+
     def keep(self, features: Tensor) -> Tensor:
         """Keys and values in this rank's heads, without the rows that fill up tiles."""
         return self.language_model.keep(features, self.num_seen_rows)

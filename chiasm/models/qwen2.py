@@ -40,6 +40,7 @@ from chiasm.ops.segments import Segments, SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts, VideoFacts
 from chiasm.schema.media import VideoProcessorSpec
 from chiasm.vision.stages import Stages
+from chiasm.vision.tables import PassTables
 from chiasm.vision.units import Piece
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -188,21 +189,25 @@ class Tower(nn.Module):
         )
         self.merger = _Merger(config, norm, placement)
 
-    def encode(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None) -> Stages:
-        """uint8 [n, bytes of a patch] -> [n / 4, feature size]; see ``VisionLanguageModel.encode_vision``."""
-        segments = self.layer_segments(pieces, unit_segments(pieces, shared))
+    def tables(self, pieces: Sequence[Piece], shared: SharedRows | None) -> PassTables:
+        """Positions [n, 2], and whole units."""
+        positions = piece_positions(pieces, self.merge_size, self.window_blocks)
+        return PassTables((positions,), (unit_segments(pieces, shared),))
+
+    def stages(self, pixels: Tensor, rows: Sequence[Tensor], segments: Sequence[Segments]) -> Stages:
+        """uint8 [n, bytes of a patch] -> [n / 4, feature size]; see ``TableTower``."""
+        [positions] = rows
         x = self.patch_embed(pixels)
-        positions = piece_positions(pieces, self.merge_size, pixels.device, self.window_blocks)
         rotation = grid_rotation(positions, self.frequencies)
-        for block, own in zip(self.blocks, segments, strict=True):
-            x = block(x, rotation, own)
+        for index, block in enumerate(self.blocks):
+            x = block(x, rotation, self.layer_segments(index, segments))
             yield
         features: Tensor = self.merger(x)
         return features
 
-    def layer_segments(self, pieces: Sequence[Piece], units: Segments) -> list[Segments]:  # noqa: ARG002
-        """Within what each layer's rows attend; here that is a whole unit everywhere."""
-        return [units] * len(self.blocks)
+    def layer_segments(self, layer: int, segments: Sequence[Segments]) -> Segments:  # noqa: ARG002
+        """Within what a layer's rows attend; here that is a whole unit everywhere."""
+        return segments[0]
 
 
 # --------------------------------------------------------------------------------------------------------------------

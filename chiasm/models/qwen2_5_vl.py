@@ -14,8 +14,9 @@ from chiasm.models import qwen2
 from chiasm.models.blocks import read_normalisation, require_positive, require_setting
 from chiasm.models.entry import BuildContext, ModelEntry
 from chiasm.models.joined import JoinedModel, TowerConfig, check_sharding
-from chiasm.ops.segments import Segments
+from chiasm.ops.segments import Segments, SharedRows
 from chiasm.schema.facts import ModelFacts
+from chiasm.vision.tables import PassTables
 from chiasm.vision.units import Piece, runs_between
 
 
@@ -61,10 +62,15 @@ class Tower(qwen2.Tower):
         super().__init__(config, context, RMSNorm, make_mlp, config.window_blocks)
         self.full_layers = config.fullatt_block_indexes
 
-    def layer_segments(self, pieces: Sequence[Piece], units: Segments) -> list[Segments]:
-        """Within what each layer's rows attend."""
-        windows = Segments.from_lengths(self._window_lengths(pieces))
-        return [units if index in self.full_layers else windows for index in range(len(self.blocks))]
+    def tables(self, pieces: Sequence[Piece], shared: SharedRows | None) -> PassTables:
+        """Positions [n, 2], whole units and windows."""
+        rows, [units] = super().tables(pieces, shared)
+        return PassTables(rows, (units, Segments.from_lengths(self._window_lengths(pieces))))
+
+    def layer_segments(self, layer: int, segments: Sequence[Segments]) -> Segments:
+        """Within what a layer's rows attend."""
+        units, windows = segments
+        return units if layer in self.full_layers else windows
 
     def _window_lengths(self, pieces: Sequence[Piece]) -> Iterator[int]:
         """Rows of each window, in the order of the pieces."""

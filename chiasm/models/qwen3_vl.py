@@ -54,10 +54,11 @@ from chiasm.models.joined import (
 )
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.rope import grid_rotation, interleaved_rotation, inverse_frequencies
-from chiasm.ops.segments import SharedRows
+from chiasm.ops.segments import Segments, SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts, SliceForm, VideoFacts
 from chiasm.schema.media import VideoProcessorSpec
 from chiasm.vision.stages import Stages
+from chiasm.vision.tables import PassTables
 from chiasm.vision.units import Piece
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -267,18 +268,19 @@ class _PositionEmbedding(nn.Module):
         wide = torch.promote_types(placement.dtype, torch.float32)
         self.weight = Weight(shape, {"": Part.whole(*shape)}, wide, placement.device)
 
-    def forward(self, pieces: Sequence[Piece]) -> Tensor:
-        """[n, d] for the patches of packed pieces."""
+    def places(self, pieces: Sequence[Piece]) -> _TablePlaces:
+        """Where the patches of packed pieces lie in the table."""
         parts = [_table_places(piece.grid, self.merge_size, self.side) for piece in pieces]
         rows = [slice(piece.start, piece.stop) for piece in pieces]
         entries = [part.entries[own] for part, own in zip(parts, rows, strict=True)]
         shares = [part.shares[own] for part, own in zip(parts, rows, strict=True)]
-        return F.embedding_bag(
-            torch.from_numpy(np.concatenate([np.empty((0, 4), np.int64), *entries])).to(self.weight.device),
-            self.weight,
-            mode="sum",
-            per_sample_weights=torch.from_numpy(np.concatenate([np.empty((0, 4)), *shares])).to(self.weight),
+        return _TablePlaces(
+            np.concatenate([np.empty((0, 4), np.int64), *entries]), np.concatenate([np.empty((0, 4)), *shares])
         )
+
+    def forward(self, entries: Tensor, shares: Tensor) -> Tensor:
+        """LongTensor [n, 4] and float64 [n, 4] -> [n, d]."""
+        return F.embedding_bag(entries, self.weight, mode="sum", per_sample_weights=shares.to(self.weight.dtype))
 
 
 def _make_mlp(config: VisionConfig, placement: Placement) -> PlainMLP:
@@ -322,13 +324,19 @@ class Tower(nn.Module):
             _Merger(config, size * config.block_rows, placement) for _ in config.deepstack_visual_indexes
         )
 
-    def encode(self, pixels: Tensor, pieces: Sequence[Piece], shared: SharedRows | None) -> Stages:
-        """uint8 [n, bytes of a patch] -> [n / 4, feature size]; see ``VisionLanguageModel.encode_vision``."""
+    def tables(self, pieces: Sequence[Piece], shared: SharedRows | None) -> PassTables:
+        """Positions [n, 2], entries of the table of embeddings and their shares [n, 4], and whole units."""
+        positions = piece_positions(pieces, self.config.spatial_merge_size)
+        places = self.pos_embed.places(pieces)
+        return PassTables((positions, places.entries, places.shares), (unit_segments(pieces, shared),))
+
+    def stages(self, pixels: Tensor, rows: Sequence[Tensor], segments: Sequence[Segments]) -> Stages:
+        """uint8 [n, bytes of a patch] -> [n / 4, feature size]; see ``TableTower``."""
         config = self.config
-        units = unit_segments(pieces, shared)
+        (positions, entries, shares), [units] = rows, segments
         x: Tensor = self.patch_embed(pixels)
-        x = x + self.pos_embed(pieces).to(x.dtype)
-        rotation = grid_rotation(piece_positions(pieces, config.spatial_merge_size, x.device), self.frequencies)
+        x = x + self.pos_embed(entries, shares).to(x.dtype)
+        rotation = grid_rotation(positions, self.frequencies)
         features = x.new_empty(x.shape[0] // config.block_rows, config.feature_size)
         own, *deep = features.split(config.out_hidden_size, dim=1)
         pairs = zip(self.deepstack_merger_list, deep, strict=True)

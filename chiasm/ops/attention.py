@@ -29,6 +29,8 @@ def segment_attention(
         [n, H, D].
     """
     assert segments.num_rows == q.shape[0]
+    if segments.placed is not None:
+        return segments.placed.attend(q, k, v, scale)
     shared = segments.shared
     pending = None
     if shared is not None:

@@ -46,6 +46,17 @@ class SharedRows(Protocol):
         """Start what the ranks exchange for one layer; q, k and v are [num_rows, H, D]."""
 
 
+class PlacedSegments(Protocol):
+    """Segments that a kernel finds in fixed places of its device; where they begin and end may change there."""
+
+    @property
+    def num_rows(self) -> int:
+        """That they cover."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """Attend within each, as they are when the kernel reads it: [n, H, D] each -> [n, H, D]."""
+
+
 @dataclass(frozen=True)
 class Segments:
     """Contiguous segments that cover a packed batch; rows attend within their own segment only.
@@ -53,10 +64,12 @@ class Segments:
     Attributes:
         runs: neighbours of equal length, joined; each run is one batched attention call.
         shared: rows before the first run that attend across ranks; None where there are no other ranks to wait for.
+        placed: stand for all rows in place of runs, in a pass that is recorded.
     """
 
     runs: tuple[Run, ...]
     shared: SharedRows | None = None
+    placed: PlacedSegments | None = None
 
     @classmethod
     def from_lengths(cls, lengths: Iterable[int], shared: SharedRows | None = None) -> Segments:
@@ -77,6 +90,8 @@ class Segments:
     @property
     def num_rows(self) -> int:
         """Rows that they cover."""
+        if self.placed is not None:
+            return self.placed.num_rows
         if self.runs:
             return self.runs[-1].stop
         return 0 if self.shared is None else self.shared.num_rows

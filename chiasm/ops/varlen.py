@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -106,8 +107,8 @@ class VarlenOp(Protocol):
             value: [nk, H, D].
             cu_seq_q: int32 [segments + 1], the first row of each segment of queries, and their end.
             cu_seq_k: int32 [segments + 1], likewise of the keys.
-            max_q: rows of the longest segment of queries.
-            max_k: of keys.
+            max_q: rows of the longest segment of queries, or more.
+            max_k: of keys, likewise.
             scale: factor of the scores.
             seqused_k: int32 [segments], how many keys of each segment are seen; None for all.
 
@@ -136,8 +137,8 @@ class PackedSegments(NamedTuple):
     """What a variable-length kernel is told of segments; on its device.
 
     Attributes:
-        borders: int32 [segments + 1], where each segment begins, counted from the first.
-        longest: rows of the longest segment.
+        borders: int32 [segments + 1], where each segment begins, counted from the first. Some may be empty.
+        longest: rows of the longest segment, or more.
         padding: None where no segment has any.
     """
 
@@ -183,10 +184,13 @@ class VarlenKernel:
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, runs: Sequence[Run], scale: float) -> Tensor:
         """See ``SegmentKernel``."""
-        head_dim = q.shape[2]
         own = slice(runs[0].start, runs[-1].stop)
-        q, k, v = (_fill_head(rows[own]) for rows in (q, k, v))
-        packed = self._describe(tuple(runs))
+        return self.attend_packed(q[own], k[own], v[own], self._describe(tuple(runs)), scale)
+
+    def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: PackedSegments, scale: float) -> Tensor:
+        """Attend within segments that are described already: [n, H, D] each -> [n, H, D]."""
+        head_dim = q.shape[2]
+        q, k, v = (_fill_head(rows) for rows in (q, k, v))
         borders, longest, padding = packed
         out = self._op(q, k, v, borders, borders, longest, longest, scale=scale, seqused_k=None)
         if padding is not None:
@@ -196,6 +200,27 @@ class VarlenKernel:
             )  # fmt: skip
             out.index_copy_(0, padding.rows, seen)
         return out[..., :head_dim]
+
+
+@dataclass(frozen=True)
+class FixedBorders:
+    """Segments whose borders are in a fixed place; see ``PlacedSegments``.
+
+    Attributes:
+        kernel: attends within them.
+        borders: int32 [segments + 1], as ``PackedSegments`` has them; written anew for each pass.
+        longest: rows that no segment has more of.
+        num_rows: of all segments together.
+    """
+
+    kernel: VarlenKernel
+    borders: Tensor
+    longest: int
+    num_rows: int
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """See ``PlacedSegments``."""
+        return self.kernel.attend_packed(q, k, v, PackedSegments(self.borders, self.longest, None), scale)
 
 
 def _fill_head(rows: Tensor) -> Tensor:

@@ -58,6 +58,7 @@ class EngineStats(msgspec.Struct, frozen=True):
         encoder_makespan: total seconds from the start of a step's encoding to its last feature on every rank so far.
         encoder_predicted: the same, as the cost model predicted it.
         plan_reasons: how often each placement reason was given.
+        encoder_passes: passes through the tower on rank 0 so far, by how they were launched.
     """
 
     num_running: int = 0
@@ -80,6 +81,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     encoder_makespan: float = 0.0
     encoder_predicted: float = 0.0
     plan_reasons: dict[str, int] = {}
+    encoder_passes: dict[str, int] = {}
 
 
 class Logprob(msgspec.Struct, frozen=True):

@@ -184,6 +184,8 @@ class StepResult(msgspec.Struct, frozen=True):
         encoder_makespan: seconds until every rank was through with this step's part of the vision plan, and with its
             last one had all features, on rank 0.
         encoder_exchanged_bytes: what each rank received from others within layers of the tower, for cut units.
+        encoder_passes: passes through the tower on rank 0 so far, by how they were launched; empty where there is but
+            one way.
         compute_seconds: time of the language model and the sampler on rank 0.
     """
 
@@ -193,4 +195,5 @@ class StepResult(msgspec.Struct, frozen=True):
     encoder_seconds: tuple[float, ...] = ()
     encoder_makespan: float = 0.0
     encoder_exchanged_bytes: tuple[int, ...] = ()
+    encoder_passes: dict[str, int] = {}
     compute_seconds: float = 0.0

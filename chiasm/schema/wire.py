@@ -182,7 +182,7 @@ class RankMemory(msgspec.Struct, frozen=True):
     Attributes:
         device: what kind it computes on. On a CPU the ranks share the host's memory.
         total_bytes: that the device has.
-        free_bytes: that could be taken once all ranks had loaded their weights.
+        free_bytes: that could be taken once all ranks had loaded their weights, and recorded their encoder's passes.
         weight_bytes: of the weights.
         step: what the biggest step takes.
         graph_bytes: of recorded decode steps.

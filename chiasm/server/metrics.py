@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
@@ -110,10 +110,16 @@ class _EngineCollector(Collector):
         yield _by_rank("encoder_seconds", "Time in the vision encoder.", stats.encoder_seconds)
         text = "Received by a rank within the vision encoder, for units cut by rows."
         yield _by_rank("encoder_exchanged_bytes", text, stats.encoder_exchanged_bytes)
-        reasons = CounterMetricFamily("chiasm:encoder_plans", "Plans of the encoder's work.", labels=["reason"])
-        for reason, count in stats.plan_reasons.items():
-            reasons.add_metric([reason], count)
-        yield reasons
+        yield _by_label("encoder_plans", "Plans of the encoder's work.", "reason", stats.plan_reasons)
+        text = "Passes through the vision encoder on rank 0, where some are recorded as CUDA graphs."
+        yield _by_label("encoder_passes", text, "how", stats.encoder_passes)
+
+
+def _by_label(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(f"chiasm:{name}", text, labels=[label])
+    for value, count in values.items():
+        family.add_metric([value], count)
+    return family
 
 
 def _by_rank(name: str, text: str, values: Iterable[float]) -> Metric:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -56,9 +57,10 @@ def test_a_second_start_reads_what_the_first_has_measured(folder: Path) -> None:
         (EngineConfig(model="m", mm_encoder_tp_mode="weights"), {}),
         (CONFIG, {"dtype": "bfloat16 (as asked)"}),
         (CONFIG, {"device": "cuda:0, NVIDIA H200 (as asked)"}),
+        (CONFIG, {"kernels": ("encoder passes: launched anew (enforce_eager)",)}),
     ],
 )
-def test_what_speed_depends_on_is_measured_anew(folder: Path, config: EngineConfig, changes: dict[str, str]) -> None:
+def test_what_speed_depends_on_is_measured_anew(folder: Path, config: EngineConfig, changes: dict[str, Any]) -> None:
     executor = Measuring()
     encoder_rates(CONFIG, info(10**6), executor)
     encoder_rates(config, changed(info(10**6), **changes), executor)

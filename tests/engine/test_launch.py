@@ -14,7 +14,8 @@ from torch import Tensor
 
 from chiasm.config.engine import EngineConfig
 from chiasm.engine.runner import launch, runner
-from chiasm.engine.runner.decode_graphs import DecodeGraphs, Recorded, bucket_sizes, padded_step
+from chiasm.engine.runner.decode_graphs import DecodeGraphs, bucket_sizes, padded_step
+from chiasm.engine.runner.graphs import Recorded
 from chiasm.engine.runner.launch import Launch, choose_launch
 from chiasm.engine.runner.steps import HostStep, KernelInputs
 from chiasm.errors import UserError
@@ -45,7 +46,10 @@ class ReplayingRecorder:
     def __init__(self, device: torch.device = CPU) -> None:
         self.num_replays = 0
 
-    def __call__(self, call: Callable[[], Tensor]) -> Recorded:
+    def warm_up(self, call: Callable[[], object]) -> None:
+        """Nothing needs it."""
+
+    def record(self, call: Callable[[], Tensor]) -> Recorded[Tensor]:
         output = call()
 
         def replay() -> None:

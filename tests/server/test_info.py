@@ -96,6 +96,7 @@ def test_metrics_of_the_engine(server: RunningServer, engine: FakeEngine) -> Non
     engine.stats = EngineStats(
         num_running=3, num_waiting=2, kv_blocks=10, kv_blocks_used=5, num_preemptions=4, units_encoded=6,
         encoder_seconds=(0.5, 0.25), encoder_exchanged_bytes=(7, 8), plan_reasons={"one image": 7},
+        encoder_passes={"in graphs": 9},
         processor_queries=9, processor_hits=8, encoder_makespan=1.5, encoder_predicted=1.25,
     )  # fmt: skip
     for name, value in (
@@ -105,6 +106,7 @@ def test_metrics_of_the_engine(server: RunningServer, engine: FakeEngine) -> Non
         ("mm_processor_cache_queries_total", 9), ("mm_processor_cache_hits_total", 8),
         ('encoder_exchanged_bytes_total{rank="1"}', 8),
         ('encoder_seconds_total{rank="1"}', 0.25), ('encoder_plans_total{reason="one image"}', 7),
+        ('encoder_passes_total{how="in graphs"}', 9),
     ):  # fmt: skip
         assert server.metric(f"chiasm:{name}") == value
 

@@ -25,8 +25,9 @@ _FORMAT = "2"  # counts up when rates come to mean something else
 def encoder_rates(config: EngineConfig, info: RankInfo, executor: Executor) -> EncoderRates:
     """The rates of a loaded tower; the ranks measure them if no earlier start on such a machine has.
 
-    The file's name covers all that speed depends on: the tower's shape, device, dtype, ranks and their threads, how
-    the weights are spread, the machine and torch. A file that can't be read or written costs a measurement, no more.
+    The file's name covers all that speed depends on: the tower's shape, device, dtype, kernels and graphs,
+    ranks and their threads, how the weights are spread, the machine and torch. A file that can't be read or written
+    costs a measurement, no more.
     """
     name = f"encoder-{_fingerprint(config, info)}.json"
     with contextlib.suppress(OSError, RuntimeError, msgspec.DecodeError):  # RuntimeError: there is no home folder
@@ -59,6 +60,7 @@ def _fingerprint(config: EngineConfig, info: RankInfo) -> str:
         msgspec.json.encode(info.facts.encoder).decode(),
         info.device.partition(" (")[0],  # without the reason for it
         info.dtype.partition(" (")[0],
+        info.kernels,
         config.tensor_parallel_size,
         config.mm_encoder_tp_mode == "weights",
         os.environ.get("OMP_NUM_THREADS"),

@@ -8,61 +8,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from chiasm.engine.runner.graphs import Recorded, Recorder
 from chiasm.engine.runner.steps import DeviceStep, HostStep, StepArrays
 from chiasm.errors import UserError
 from chiasm.ops.paged_attention import SequenceRows
 from chiasm.ops.paged_kernels import AttentionShape, PagedBackend
 from chiasm.ops.staging import Staging, packed_size, unpacked
-
-
-class Recorded(NamedTuple):
-    """What was recorded.
-
-    Attributes:
-        replay: does it again.
-        output: what it gives, in the same place each time.
-    """
-
-    replay: Callable[[], object]
-    output: Tensor
-
-
-class Recorder(Protocol):
-    """Records what a call does on the device."""
-
-    def __call__(self, call: Callable[[], Tensor]) -> Recorded:
-        """Record it."""
-
-
-class CudaRecorder:
-    """Records CUDA graphs, all with one pool of memory, since no two are played at a time.
-
-    Args:
-        device: the GPU.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._pool = torch.cuda.graph_pool_handle()
-
-    def __call__(self, call: Callable[[], Tensor]) -> Recorded:
-        """See ``Recorder``; the first calls let libraries make what they must not make while recording."""
-        stream = torch.cuda.Stream(self._device)
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                call()
-        torch.cuda.current_stream(self._device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            output = call()
-        return Recorded(graph.replay, output)
 
 
 def bucket_sizes(max_num_seqs: int) -> tuple[int, ...]:
@@ -94,7 +52,7 @@ class _Bucket(NamedTuple):
     """A recorded number of sequences, and where its step is read from."""
 
     place: Tensor
-    recorded: Recorded
+    recorded: Recorded[Tensor]
 
 
 class DecodeGraphs:
@@ -150,7 +108,8 @@ class DecodeGraphs:
             self._staging.move(arrays.flat, into=place)
             step = arrays.bound(unpacked(place, arrays.flat), self._backend)
             try:
-                recorded = recorder(lambda step=step: self._forward(step))  # type: ignore[misc]
+                recorder.warm_up(partial(self._forward, step))
+                recorded = recorder.record(partial(self._forward, step))
             except RuntimeError as error:
                 raise UserError(
                     f"a decode step of {size} sequences can't be recorded as a CUDA graph: {error}. "

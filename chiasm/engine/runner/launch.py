@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
+from chiasm.config.engine import EngineConfig
+from chiasm.engine.runner.encoder_graphs import pass_sizes
 from chiasm.engine.runner.encoder_stream import EncoderStream, SameStream, SideStream
 from chiasm.engine.runner.steps import KernelInputs, PlainInputs, StepInputs
 from chiasm.layers.moe import Experts
 from chiasm.models.entry import VisionLanguageModel
 from chiasm.ops.paged_kernels import AttentionShape, PagedBackend, choose_backends
-from chiasm.ops.varlen import ChosenKernel, choose_segment_kernel
+from chiasm.ops.varlen import ChosenKernel, SegmentKernel, VarlenKernel, choose_segment_kernel
 from chiasm.schema.facts import EncoderShape
+from chiasm.vision.tables import TableTower
 
 
 class Launch(NamedTuple):
@@ -70,10 +74,69 @@ def choose_launch(
         f"encoder attention: {tower_reason}",
         f"attention: {backends.reason}",
         f"decode steps: {'CUDA graphs' if missing is None else f'launched anew ({missing})'}",
-        "encoder: beside the language model on a stream of its own, where a step does not read what it encodes; "
-        "launched anew",
+        "encoder: beside the language model on a stream of its own, where a step does not read what it encodes",
     )
     return Launch(shape, inputs, backends.decoding if missing is None else None, SideStream(device), lines)
+
+
+class EncoderLaunch(NamedTuple):
+    """How passes of a tower are launched.
+
+    Attributes:
+        tower: what is recorded, and the kernel that it attends with; None where nothing is.
+        sizes: numbers of rows for which passes are recorded.
+        lines: what was chosen and why; none on a CPU.
+    """
+
+    tower: tuple[TableTower, VarlenKernel] | None
+    sizes: tuple[int, ...]
+    lines: tuple[str, ...]
+
+
+def choose_encoder_launch(
+    model: VisionLanguageModel,
+    kernel: SegmentKernel,
+    shape: EncoderShape,
+    config: EngineConfig,
+    device: torch.device,
+) -> EncoderLaunch:
+    """Decide for a loaded model.
+
+    Args:
+        model: of this rank.
+        kernel: what its tower attends with.
+        shape: of the tower.
+        config: the engine's settings.
+        device: of this rank.
+    """
+    if device.type != "cuda":
+        return EncoderLaunch(None, (), ())
+    sizes = pass_sizes(min(config.encoder_graph_max_patches, config.max_num_batched_patches), shape)
+    tower, missing = model.table_tower(), _missing_for_encoder_graphs(config, sizes)
+    if missing is None and tower is None:
+        missing = "what this family's tower computes depends on the tiles of each picture"
+    if tower is None or missing is not None or not isinstance(kernel, VarlenKernel):
+        missing = missing or "without varlen_attn its attention goes from run to run of equal segments"
+        return EncoderLaunch(None, (), (f"encoder passes: launched anew ({missing})",))
+    line = (
+        f"encoder passes: CUDA graphs of {sizes[0]} to {sizes[-1]} patches; launched anew where a pass has more, or "
+        "very many small images, or shares images with other ranks"
+    )
+    return EncoderLaunch((tower, kernel), sizes, (line,))
+
+
+def _missing_for_encoder_graphs(config: EngineConfig, sizes: Sequence[int]) -> str | None:
+    """What settings are against it; None if none is."""
+    if config.enforce_eager:
+        return "enforce_eager"
+    if not sizes:
+        return (
+            f"encoder_graph_max_patches={config.encoder_graph_max_patches} and max_num_batched_patches="
+            f"{config.max_num_batched_patches} leave none"
+        )
+    if config.mm_encoder_tp_mode == "weights" and config.tensor_parallel_size > 1:
+        return "its weights are spread over the ranks"
+    return None
 
 
 def _missing_for_graphs(

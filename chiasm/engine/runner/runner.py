@@ -15,10 +15,12 @@ from torch import Tensor
 
 from chiasm.config.engine import EngineConfig
 from chiasm.dist.group import SOLO, Group
-from chiasm.engine.runner.decode_graphs import CudaRecorder, DecodeGraphs
+from chiasm.engine.runner.decode_graphs import DecodeGraphs
 from chiasm.engine.runner.device import choose_dtype, torch_dtype
+from chiasm.engine.runner.encoder_graphs import EncoderGraphs
 from chiasm.engine.runner.features import place_features
-from chiasm.engine.runner.launch import choose_launch, tower_kernel
+from chiasm.engine.runner.graphs import CudaRecorder
+from chiasm.engine.runner.launch import choose_encoder_launch, choose_launch, tower_kernel
 from chiasm.engine.runner.memory import LoadedRank, check_weights, measure_memory
 from chiasm.engine.runner.records import SequenceRecord
 from chiasm.engine.runner.steps import DeviceStep, HostStep
@@ -81,7 +83,12 @@ class Runner:
             device=device,
             dtype=dtype,
         )
+        self._encoder_launch = choose_encoder_launch(
+            self._model, segments.kernel, self._facts.encoder, config, device
+        )
         self._graphs: DecodeGraphs | None = None
+        # Before memory is measured, so that what they take is no longer free then.
+        self._encoder_graphs = self._record_encoder()
         self._unit_encoder = self._make_unit_encoder()
         trace_dir = config.mm_encoder_trace_dir
         self._span_log = SpanLog(None if trace_dir is None else Path(trace_dir), group.rank)
@@ -90,9 +97,25 @@ class Runner:
         self._features: dict[str, Tensor] = {}
         self._under_way: PlanUnderWay | None = None
 
+    @torch.inference_mode()
+    def _record_encoder(self) -> EncoderGraphs | None:
+        if self._encoder_launch.tower is None:
+            return None
+        graphs = EncoderGraphs(
+            *self._encoder_launch.tower,
+            self._facts.encoder,
+            row_bytes=self._facts.processor.row_bytes,
+            sizes=self._encoder_launch.sizes,
+            device=self._device,
+            dtype=torch_dtype(self._dtype.value),
+        )
+        graphs.record(CudaRecorder(self._device))
+        return graphs
+
     def _make_unit_encoder(self) -> UnitEncoder:
+        graphs = self._encoder_graphs
         return UnitEncoder(
-            encoder=self._model.encode_vision,
+            encoder=self._model.encode_vision if graphs is None else graphs.encode,
             shape=self._facts.encoder,
             row_bytes=self._facts.processor.row_bytes,
             group=self._group,
@@ -120,7 +143,7 @@ class Runner:
             memory=measure_memory(self._config, loaded),
             device=self._device_reason,
             dtype=str(self._dtype),
-            kernels=self._launch.lines,
+            kernels=(*self._launch.lines, *self._encoder_launch.lines),
         )
 
     @property
@@ -144,7 +167,10 @@ class Runner:
             encoder.dtype,
             encoder.packs_units,
         )
-        return fit.rates()
+        rates = fit.rates()
+        if self._encoder_graphs is not None:
+            self._encoder_graphs.num_passes.clear()  # none of these was asked for
+        return rates
 
     @torch.inference_mode()
     def allocate(self, num_blocks: int) -> None:
@@ -198,6 +224,7 @@ class Runner:
             encoder_seconds=encoded.seconds,
             encoder_makespan=encoded.makespan,
             encoder_exchanged_bytes=encoded.exchanged_bytes,
+            encoder_passes={} if self._encoder_graphs is None else dict(self._encoder_graphs.num_passes),
         )
 
     def _reads_what_it_encodes(self, plan: StepPlan) -> bool:

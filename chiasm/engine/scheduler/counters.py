@@ -49,4 +49,5 @@ class Counters:
             encoder_makespan=totals.encoder_makespan + result.encoder_makespan,
             encoder_predicted=totals.encoder_predicted + vision.predicted_seconds,
             plan_reasons=reasons,
+            encoder_passes=result.encoder_passes,
         )
