@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+import httpcore2
+
 
 class BenchServer:
     """``chiasm serve`` with the given arguments, on a free port while the context is open.
@@ -48,6 +50,13 @@ class BenchServer:
     def pid(self) -> int:
         """Process id of the server's main process."""
         return self._process.pid
+
+    def metrics(self) -> dict[str, float]:
+        """All samples of ``/metrics``; a name's labels are part of it."""
+        response = httpcore2.request("GET", f"{self.url}/metrics")
+        lines = response.content.decode().splitlines()
+        samples = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, _, value in samples}
 
     def _printed(self) -> str:
         return Path(self._log.name).read_text(encoding="utf-8")

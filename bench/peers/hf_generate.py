@@ -14,7 +14,8 @@ from functools import partial
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from bench.peers.measure import argument_parser, print_table, show
+from bench.measure import print_table, show
+from bench.peers.measure import argument_parser
 from bench.peers.offline import answer_in_turn, seconds_of, shares_that_agree
 from bench.peers.requests import MIX, Request, image_request
 from bench.peers.sides import chiasm_name, chiasm_worker, hf_worker

@@ -17,8 +17,9 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from bench.measure import alternate, print_table, show
 from bench.peers.flops import tower_flops
-from bench.peers.measure import Rates, alternate, argument_parser, print_table, show
+from bench.peers.measure import Rates, argument_parser
 from bench.peers.requests import MIX, Request, image_request
 from bench.peers.sides import hf_worker
 from bench.peers.worker import Worker

@@ -1,19 +1,15 @@
-"""Sides measured in turn, their medians, and tables of them."""
+"""What the commands that measure peers have in common: their arguments, and what the machine itself can do."""
 
 from __future__ import annotations
 
 import argparse
 import signal
-from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
-from typing import TypeVar
 
 from bench.peers.sides import rates_worker
 from bench.peers.worker import Worker
 
-Result = TypeVar("Result")
 _RATE_SECONDS = 1.0
 
 
@@ -36,25 +32,6 @@ def argument_parser(doc: str | None, *options: tuple[str, int, str]) -> argparse
     return parser
 
 
-def alternate(
-    sides: Mapping[str, Callable[[int], Result]], repeats: int, *, warm: bool = True
-) -> dict[str, list[Result]]:
-    """Run the sides in turn, ``repeats`` times each, so that what disturbs the machine disturbs all.
-
-    Args:
-        sides: by name; each is given the number of its run, for pictures that no run had before.
-        repeats: runs that count.
-        warm: whether each side runs once before, uncounted.
-    """
-    results: dict[str, list[Result]] = {name: [] for name in sides}
-    for number in range(repeats + warm):
-        for name, run in sides.items():
-            result = run(number)
-            if number >= warm:
-                results[name].append(result)
-    return results
-
-
 class Rates:
     """The rates of one process with two threads, and of two processes with one thread each, at the same time."""
 
@@ -71,17 +48,3 @@ class Rates:
         for worker in self._workers[name]:
             worker.send(kind, seconds=_RATE_SECONDS)
         return float(sum(worker.receive() for worker in self._workers[name]))
-
-
-def show(values: Sequence[float], digits: int = 2) -> str:
-    """The median and the range."""
-    return f"{median(values):.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"
-
-
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table in Markdown."""
-    print(f"\n{title}\n")
-    print("| " + " | ".join(columns) + " |")
-    print("|" + "---|" * len(columns))
-    for row in rows:
-        print("| " + " | ".join(row) + " |")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from bench.peers.measure import alternate
+from bench.measure import alternate
 from bench.peers.requests import Request
 from bench.peers.worker import Answers, Worker
 

@@ -14,7 +14,8 @@ from contextlib import ExitStack
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from bench.peers.measure import argument_parser, print_table, show
+from bench.measure import print_table, show
+from bench.peers.measure import argument_parser
 from bench.peers.offline import answer_in_turn, seconds_of
 from bench.peers.requests import Request, image_request
 from bench.peers.sides import MAX_PIXELS, VLLM_SETUPS, chiasm_name, chiasm_worker, vllm_worker

@@ -19,9 +19,10 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
+from bench.measure import alternate, print_table, show
 from bench.peers.client import Load, Served, run_client
 from bench.peers.flops import bytes_of_decode_step
-from bench.peers.measure import Rates, alternate, argument_parser, print_table, show
+from bench.peers.measure import Rates, argument_parser
 from bench.peers.sides import MAX_PIXELS, VLLM_SETUPS, chiasm_name
 from bench.peers.vllm_server import VllmServer
 from bench.serving import BenchServer

@@ -14,7 +14,8 @@ from __future__ import annotations
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from bench.peers.measure import argument_parser, print_table, show
+from bench.measure import print_table, show
+from bench.peers.measure import argument_parser
 from bench.peers.offline import answer_in_turn, seconds_of
 from bench.peers.requests import Request, image_request, video_request
 from bench.peers.sides import MAX_PIXELS, chiasm_worker, vllm_worker
