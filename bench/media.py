@@ -21,7 +21,7 @@ _SHIFT = 4
 
 def picture_url(width: int, height: int, seed: int) -> str:
     """A JPEG of soft noise."""
-    shape = (height // _NOISE_SIDE, width // _NOISE_SIDE, 3)
+    shape = (-(-height // _NOISE_SIDE), -(-width // _NOISE_SIDE), 3)
     noise = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
     file = io.BytesIO()
     Image.fromarray(noise).resize((width, height)).save(file, "JPEG", quality=90)

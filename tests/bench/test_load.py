@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench import sliding_window
+from bench import mixed_load, sliding_window
 from bench.media import cut_windows, encode_clip, moving_frames
 from chiasm.multimodal.decode_video import VideoLimits, open_clip
 from tests.checkpoints.common import SavedModel
@@ -49,3 +49,41 @@ def test_windows_move_on_by_whole_slices(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit):
         sliding_window.main(["FOLDER", "--frames", "12"])
     assert "--frames 12 must be a multiple of 8" in capsys.readouterr().err
+
+
+def test_every_mode_gets_the_same_mixed_load(qwen2_5_vl: SavedModel, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--min-side", "28", "--max-side", "84", "--frames", "4", "--frame-side", "56"]
+    line = ["--requests", "3", "--rounds", "1", "--tokens", "3", "--dtype", "float32", *sizes]
+    mixed_load.main([str(qwen2_5_vl.folder), *line])
+    printed = capsys.readouterr().out
+    head, *figures = _rows(printed)
+    assert [row[0] for row in figures[:3]] == ["weights", "data", "auto"]
+    assert head[1:] == [row[0] for row in figures[4:]]
+    assert figures[-1][1] == "weights", "between tokens auto is held against weights"
+    first, rest = printed.splitlines()[:2]
+    capacities = [float(part.split()[-1]) for part in first.removeprefix("capacity, requests/s:").split(",")]
+    assert float(rest.split(", ")[1].split()[0]) == pytest.approx(0.8 * max(capacities), abs=2e-3)
+
+
+def test_a_round_can_be_had_again_and_is_unlike_the_others() -> None:
+    line = [
+        "FOLDER",
+        "--requests",
+        "20",
+        "--min-side",
+        "20",
+        "--max-side",
+        "80",
+        "--frames",
+        "2",
+        "--frame-side",
+        "16",
+    ]
+    options, _ = mixed_load._parser().parse_known_args(line)
+    one, again, other = (mixed_load.MixedLoad(options, seed) for seed in (1, 1, 2))
+    assert one.contents == again.contents
+    assert list(one.times) == list(again.times)
+    kinds = [content[0]["type"] for content in one.contents]
+    assert [kinds[:10].count("video_url"), kinds[10:].count("video_url")] == [1, 1]
+    texts = [str(content) for load in (one, other) for content in load.contents]
+    assert len(set(texts)) == 40, "no content comes twice"
