@@ -1,16 +1,22 @@
-"""Rows of the encoder's benchmark as a table and as JSON."""
+"""What benchmarks find as tables and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from chiasm.bench.encoder import MODES, Row
+from chiasm.schema.profile import EngineProfile, RankProfile
+
+if TYPE_CHECKING:  # it brings the engine with it
+    from chiasm.bench.latency import Latency
 
 _WIDE = 14
 _UNKNOWN = "-"
+_TOP_OPERATORS = 15
 
 
 def as_text(rows: Sequence[Row]) -> str:
@@ -33,12 +39,62 @@ def write_rows(file: Path, rows: Sequence[Row]) -> None:
     file.write_bytes(msgspec.json.format(msgspec.json.encode(rows)))
 
 
+def latency_text(latency: Latency) -> str:
+    """The figures of batches, in seconds."""
+    batch = latency.batch
+    size = f"{batch.image_height}x{batch.image_width}"
+    noun = "image" if batch.num_images == 1 else "images"
+    images = f" and {batch.num_images} {noun} of {size}" if batch.num_images else ""
+    figures = {"mean": latency.mean_seconds, "median": latency.median_seconds}
+    figures |= {f"p{percent}": seconds for percent, seconds in latency.percentiles.items()}
+    return "\n".join(
+        [
+            f"{len(latency.seconds)} batches of {batch.num_prompts} prompts with {batch.input_len} tokens of "
+            f"text{images}, {batch.output_len} tokens each; seconds for a batch:",
+            *(f"  {name:<8}{seconds:10.4f}" for name, seconds in figures.items()),
+        ]
+    )
+
+
+def write_latency(file: Path, latency: Latency) -> None:
+    """A JSON object."""
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(latency)))
+
+
+def profile_text(profile: EngineProfile) -> str:
+    """Where the time of the steps went on each rank, the costliest operators, and the traces."""
+    ranks = profile.ranks
+    figures: dict[str, list[float]] = {
+        "schedule": [profile.schedule_seconds] * len(ranks),
+        **{phase: [rank.phase_seconds[phase] for rank in ranks] for phase in ranks[0].phase_seconds},
+        "rest of the step": [profile.rest_seconds(rank) for rank in ranks],
+        "all": [profile.step_seconds] * len(ranks),
+    }
+    lines = [_line(f"{profile.num_steps} steps, ms".ljust(_WIDE), "", [f"rank {rank.rank}" for rank in ranks])]
+    for name, seconds in figures.items():
+        lines.append(_line(" " * _WIDE, name, [f"{1e3 * each:.2f}" for each in seconds]))
+    for rank in ranks:
+        lines += ["", *_operator_lines(rank), f"trace: {rank.trace}"]
+    return "\n".join(lines)
+
+
+def _operator_lines(rank: RankProfile) -> list[str]:
+    has_device = any(operator.device_seconds for operator in rank.operators)
+    head = ["calls", "CPU ms", *(["GPU ms"] if has_device else [])]
+    lines = [f"{f'operators of rank {rank.rank}':<44}{''.join(cell.rjust(_WIDE) for cell in head)}"]
+    for operator in rank.operators[:_TOP_OPERATORS]:
+        cells = [str(operator.calls), f"{1e3 * operator.cpu_seconds:.2f}"]
+        cells += [f"{1e3 * operator.device_seconds:.2f}"] if has_device else []
+        lines.append(f"{operator.name[:43]:<44}{''.join(cell.rjust(_WIDE) for cell in cells)}")
+    return lines
+
+
 def _title(workload: str, ranks: int) -> str:
     return f"{workload}, {ranks} ranks"
 
 
 def _line(title: str, name: str, cells: Iterable[str]) -> str:
-    return f"{title}  {name:<15}{''.join(cell.rjust(_WIDE) for cell in cells)}".rstrip()
+    return f"{title}  {name:<17}{''.join(cell.rjust(_WIDE) for cell in cells)}".rstrip()
 
 
 def _figures(rows: Sequence[Row | None]) -> list[tuple[str, list[str]]]:

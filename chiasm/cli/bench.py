@@ -1,10 +1,10 @@
-"""``chiasm bench encoder``: how well the vision encoder uses its ranks."""
+"""``chiasm bench``: how well the vision encoder uses its ranks; and the other commands of the group."""
 
 # ruff: noqa: RUF009 - option() is dataclasses.field() with a help text
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chiasm.cli.files import check_writable, write_file
+from chiasm.cli.latency import latency
 from chiasm.cli.option_groups import option, with_option_groups
 from chiasm.config.checkpoint import resolve_checkpoint
 from chiasm.config.engine import DeviceName, DTypeName, EngineConfig
@@ -32,6 +34,9 @@ bench_app = typer.Typer(no_args_is_help=True, help="Measure parts of the engine.
 @bench_app.callback()
 def _group() -> None:
     """Measure parts of the engine."""
+
+
+bench_app.command()(latency)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +82,7 @@ def encoder(
     _refuse_given(context, MeasuredOptions if simulate else SimulatedOptions, has_simulate=bool(simulate))
     for name, file in (("json", json), ("trace", trace)):
         if file:
-            _check_writable(name, file)
+            check_writable(name, file)
     with_charts = trace is not None
     if simulate:
         outcome = _simulate(model, workload or "named", simulate, simulated, with_charts=with_charts)
@@ -85,9 +90,9 @@ def encoder(
         outcome = _measure(model, workload or "small", measured, with_charts=with_charts)
     typer.echo(as_text(outcome.rows))  # first, as a file may fail after all
     if json:
-        _write("json", json, partial(write_rows, rows=outcome.rows))
+        write_file("json", json, partial(write_rows, rows=outcome.rows))
     if trace:
-        _write("trace", trace, partial(write_trace, charts=outcome.charts))
+        write_file("trace", trace, partial(write_trace, charts=outcome.charts))
     return 0
 
 
@@ -137,22 +142,3 @@ def _within(name: str, value: float, low: float, high: float) -> float:
     if not low <= value <= high:
         refuse(name, value, f"in [{low:g}, {high:g}]")
     return value
-
-
-def _check_writable(name: str, file: Path) -> None:
-    """Find out before minutes of measuring; leaves no file behind.
-
-    Raises:
-        UserError: if it can't be written.
-    """
-    is_new = not file.exists()
-    _write(name, file, lambda path: path.open("ab").close())
-    if is_new:
-        file.unlink()
-
-
-def _write(name: str, file: Path, write: Callable[[Path], None]) -> None:
-    try:
-        write(file)
-    except OSError as error:
-        raise UserError(f"{name} {file} can't be written: {error.strerror}.", param=name) from error

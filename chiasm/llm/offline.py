@@ -7,6 +7,7 @@ import random
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -19,7 +20,9 @@ from chiasm.llm.inputs import as_conversations, as_prompts
 from chiasm.llm.serving import AsyncLLM
 from chiasm.llm.settings import engine_config
 from chiasm.schema.chat import PreparedPrompt
+from chiasm.schema.facts import ModelFacts
 from chiasm.schema.output import EngineStats, RequestOutput
+from chiasm.schema.profile import EngineProfile
 from chiasm.schema.sampling import MAX_SEED, SamplingParams
 
 Result = TypeVar("Result")
@@ -148,6 +151,27 @@ class LLM:
     def stats(self) -> EngineStats:
         """The engine's gauges and totals after its latest step."""
         return self._engine.stats
+
+    @property
+    def facts(self) -> ModelFacts:
+        """Of the loaded model."""
+        return self._engine.facts
+
+    def start_profile(self) -> None:
+        """Record what the ranks compute, until ``stop_profile``.
+
+        Raises:
+            UserError: if that is done already.
+        """
+        self._run(self._engine.start_profile())
+
+    def stop_profile(self, folder: str | Path) -> EngineProfile:
+        """End it; each rank writes a trace for Perfetto, ``rank-0.json`` and so on, into a folder.
+
+        Raises:
+            UserError: if nothing is recorded, or it can't be written.
+        """
+        return self._run(self._engine.stop_profile(Path(folder)))
 
     def close(self) -> None:
         """Stop the engine. May be called twice."""

@@ -24,6 +24,7 @@ from chiasm.schema.chat import ChatMessage, MediaPart, PreparedPrompt
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.media import MediaSpec, ProcessedItem
 from chiasm.schema.output import EngineStats, RequestOutput, SequenceDelta
+from chiasm.schema.profile import EngineProfile
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.sampling import MAX_SEED, SamplingParams
 
@@ -225,6 +226,22 @@ class AsyncLLM:
             for _ in range(num_added, len(requests)):
                 lease.release()
             await self._client.abort(tuple(names[index] for index in answers.unfinished() if index < num_added))
+
+    async def start_profile(self) -> None:
+        """Record what the ranks compute, until ``stop_profile``.
+
+        Raises:
+            UserError: if that is done already.
+        """
+        await self._client.start_profile()
+
+    async def stop_profile(self, folder: Path) -> EngineProfile:
+        """End it; each rank writes a file into a folder.
+
+        Raises:
+            UserError: if nothing is recorded, or it can't be written.
+        """
+        return await self._client.stop_profile(folder)
 
     async def wait_dead(self) -> str:
         """Wait until the engine has stopped by itself; returns why."""

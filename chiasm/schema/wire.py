@@ -10,6 +10,7 @@ from chiasm.config.engine import EngineConfig
 from chiasm.schema.facts import EncoderRates, ModelFacts
 from chiasm.schema.output import EngineStats, SequenceDelta
 from chiasm.schema.plan import StepPlan, StepResult
+from chiasm.schema.profile import EngineProfile, RankProfile
 from chiasm.schema.request import EngineRequest
 
 
@@ -31,11 +32,25 @@ class AbortRequests(msgspec.Struct, frozen=True, tag=True):
     request_ids: tuple[str, ...]
 
 
+class StartProfile(msgspec.Struct, frozen=True, tag=True):
+    """Record from now on what every rank computes; to a core or a rank."""
+
+
+class StopProfile(msgspec.Struct, frozen=True, tag=True):
+    """End that, and write what was recorded; to a core or a rank.
+
+    Attributes:
+        folder: for a file of each rank.
+    """
+
+    folder: str
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag=True):
     """Stop the ranks and end."""
 
 
-ToCore = StartCore | AddRequest | AbortRequests | Shutdown
+ToCore = StartCore | AddRequest | AbortRequests | StartProfile | StopProfile | Shutdown
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -63,6 +78,26 @@ class Outputs(msgspec.Struct, frozen=True, tag=True):
     stats: EngineStats
 
 
+class ProfileStarted(msgspec.Struct, frozen=True, tag=True):
+    """All ranks, or this one, record."""
+
+
+class ProfileTaken(msgspec.Struct, frozen=True, tag=True):
+    """What was recorded."""
+
+    profile: EngineProfile
+
+
+class ProfileFailed(msgspec.Struct, frozen=True, tag=True):
+    """There is nothing recorded or written; all else goes on.
+
+    Attributes:
+        message: for the user.
+    """
+
+    message: str
+
+
 class Failed(msgspec.Struct, frozen=True, tag=True):
     """The core ends: it could not start, or a rank died.
 
@@ -75,7 +110,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     is_user_error: bool = False
 
 
-FromCore = Ready | Outputs | Failed
+FromCore = Ready | Outputs | ProfileStarted | ProfileTaken | ProfileFailed | Failed
 
 
 class LoadModel(msgspec.Struct, frozen=True, tag=True):
@@ -110,7 +145,7 @@ class StopRank(msgspec.Struct, frozen=True, tag=True):
     """End."""
 
 
-ToRank = LoadModel | MeasureEncoder | AllocateBlocks | Step | StopRank
+ToRank = LoadModel | MeasureEncoder | AllocateBlocks | Step | StartProfile | StopProfile | StopRank
 
 
 class StepMemory(msgspec.Struct, frozen=True):
@@ -240,6 +275,12 @@ class StepDone(msgspec.Struct, frozen=True, tag=True):
     result: StepResult
 
 
+class RankProfiled(msgspec.Struct, frozen=True, tag=True):
+    """What a rank recorded."""
+
+    profile: RankProfile
+
+
 class RankFailed(msgspec.Struct, frozen=True, tag=True):
     """A rank ends; see ``Failed``."""
 
@@ -247,4 +288,13 @@ class RankFailed(msgspec.Struct, frozen=True, tag=True):
     is_user_error: bool = False
 
 
-FromRank = RankInfo | EncoderMeasured | BlocksAllocated | StepDone | RankFailed
+FromRank = (
+    RankInfo
+    | EncoderMeasured
+    | BlocksAllocated
+    | StepDone
+    | ProfileStarted
+    | RankProfiled
+    | ProfileFailed
+    | RankFailed
+)

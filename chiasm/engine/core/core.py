@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from chiasm.config.engine import EngineConfig
@@ -12,10 +14,21 @@ from chiasm.engine.executor.base import Executor
 from chiasm.engine.executor.inproc import InprocExecutor
 from chiasm.engine.executor.multiproc import MultiprocExecutor
 from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
+from chiasm.errors import UserError
 from chiasm.schema.facts import EncoderRates
 from chiasm.schema.output import EngineStats, SequenceDelta
+from chiasm.schema.profile import EngineProfile
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.wire import RankInfo, Ready
+
+
+@dataclass
+class _StepClock:
+    """Seconds since a profile was begun: of whole steps, and of them with the ranks."""
+
+    num_steps: int = 0
+    step: float = 0.0
+    execute: float = 0.0
 
 
 class EngineCore:
@@ -32,6 +45,7 @@ class EngineCore:
 
     def __init__(self, config: EngineConfig, executor: Executor) -> None:
         self._executor = executor
+        self._clock: _StepClock | None = None
         infos = executor.load()
         rates = encoder_rates(config, infos[0], executor)
         capacity = decide_capacity(config, infos)
@@ -65,9 +79,39 @@ class EngineCore:
         Raises:
             EngineDeadError: if a rank has died.
         """
+        begin = time.perf_counter()
         plan = self._scheduler.schedule()
+        scheduled = time.perf_counter()
         result = self._executor.execute(plan)
+        executed = time.perf_counter()
         self._scheduler.apply(plan, result)
+        if self._clock is not None:
+            self._clock.num_steps += 1
+            self._clock.execute += executed - scheduled
+            self._clock.step += time.perf_counter() - begin
+
+    def start_profile(self) -> None:
+        """Record what the ranks compute in the steps that follow.
+
+        Raises:
+            UserError: if that is done already.
+        """
+        if self._clock is not None:
+            raise UserError("a profile is being taken already.", param="profile")
+        self._executor.start_profile()
+        self._clock = _StepClock()
+
+    def stop_profile(self, folder: Path) -> EngineProfile:
+        """End it; every rank writes a file into a folder.
+
+        Raises:
+            UserError: if none was begun, or it can't be written.
+        """
+        clock, self._clock = self._clock, None
+        if clock is None:
+            raise UserError("no profile is being taken.", param="profile")
+        ranks = self._executor.stop_profile(folder)
+        return EngineProfile(clock.num_steps, clock.step, clock.step - clock.execute, tuple(ranks))
 
     def take_deltas(self) -> tuple[SequenceDelta, ...]:
         """News since the last call."""

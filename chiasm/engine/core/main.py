@@ -12,7 +12,19 @@ from chiasm.dist.children import die_with_parent
 from chiasm.engine.core.core import EngineCore, make_executor
 from chiasm.errors import EngineDeadError, UserError
 from chiasm.logs import configure_logging, get_logger
-from chiasm.schema.wire import AbortRequests, AddRequest, Failed, Outputs, StartCore, ToCore
+from chiasm.schema.wire import (
+    AbortRequests,
+    AddRequest,
+    Failed,
+    Outputs,
+    ProfileFailed,
+    ProfileStarted,
+    ProfileTaken,
+    StartCore,
+    StartProfile,
+    StopProfile,
+    ToCore,
+)
 
 _log = get_logger(__name__)
 _IDLE_SECONDS = 0.5
@@ -63,10 +75,22 @@ def _take_messages(core: EngineCore, channel: Channel[ToCore]) -> bool:
             core.add(message.request)
         elif isinstance(message, AbortRequests):
             core.abort(message.request_ids)
+        elif isinstance(message, StartProfile | StopProfile):
+            channel.send(_profile(core, message))
         else:
             return False
         message = channel.receive(0)
     return True
+
+
+def _profile(core: EngineCore, message: StartProfile | StopProfile) -> ProfileStarted | ProfileTaken | ProfileFailed:
+    try:
+        if isinstance(message, StopProfile):
+            return ProfileTaken(core.stop_profile(Path(message.folder)))
+        core.start_profile()
+    except UserError as error:
+        return ProfileFailed(error.message)
+    return ProfileStarted()
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from chiasm.schema.facts import EncoderRates
 from chiasm.schema.plan import StepPlan, StepResult
+from chiasm.schema.profile import RankProfile
 from chiasm.schema.wire import RankInfo
 
 
@@ -34,6 +36,16 @@ class Executor(Protocol):
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Have every rank obey a plan; returns what rank 0 reports."""
+
+    def start_profile(self) -> None:
+        """Have every rank record what it computes; between two steps, like ``stop_profile``."""
+
+    def stop_profile(self, folder: Path) -> list[RankProfile]:
+        """Have every rank end that and write what it recorded; one entry per rank.
+
+        Raises:
+            UserError: if one can't write. All have ended it all the same.
+        """
 
     def check(self) -> None:
         """Look whether every rank is alive; called while there is nothing to do."""

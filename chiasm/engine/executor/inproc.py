@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chiasm.config.engine import EngineConfig
 from chiasm.errors import EngineDeadError
 from chiasm.schema.facts import EncoderRates
 from chiasm.schema.plan import StepPlan, StepResult
+from chiasm.schema.profile import RankProfile
 from chiasm.schema.wire import RankInfo
 
 if TYPE_CHECKING:
@@ -46,6 +48,14 @@ class InprocExecutor:
     def execute(self, plan: StepPlan) -> StepResult:
         """Obey a plan here."""
         return self._live_runner().execute(plan)
+
+    def start_profile(self) -> None:
+        """Record here."""
+        self._live_runner().profiler.start()
+
+    def stop_profile(self, folder: Path) -> list[RankProfile]:
+        """Write what was recorded here."""
+        return [self._live_runner().profiler.stop(folder)]
 
     def check(self) -> None:
         """Fail if it was closed."""

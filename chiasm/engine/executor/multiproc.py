@@ -16,6 +16,7 @@ from chiasm.dist.cores import num_usable_cores
 from chiasm.errors import EngineDeadError, UserError
 from chiasm.schema.facts import EncoderRates
 from chiasm.schema.plan import StepPlan, StepResult
+from chiasm.schema.profile import RankProfile
 from chiasm.schema.wire import (
     AllocateBlocks,
     BlocksAllocated,
@@ -23,10 +24,15 @@ from chiasm.schema.wire import (
     FromRank,
     LoadModel,
     MeasureEncoder,
+    ProfileFailed,
+    ProfileStarted,
     RankFailed,
     RankInfo,
+    RankProfiled,
+    StartProfile,
     Step,
     StepDone,
+    StopProfile,
     StopRank,
     ToRank,
 )
@@ -85,6 +91,23 @@ class MultiprocExecutor:
         (reply,) = self._replies(range(1), self._config.step_timeout)
         assert isinstance(reply, StepDone), reply
         return reply.result
+
+    def start_profile(self) -> None:
+        """Have every rank record what it computes."""
+        self._send(StartProfile())
+        replies = self._replies(range(self._size), self._config.step_timeout)
+        assert all(isinstance(reply, ProfileStarted) for reply in replies), replies
+
+    def stop_profile(self, folder: Path) -> list[RankProfile]:
+        """Have every rank write what it recorded."""
+        self._send(StopProfile(str(folder)))
+        replies = self._replies(range(self._size), self._config.step_timeout)
+        for reply in replies:
+            if isinstance(reply, ProfileFailed):
+                raise UserError(reply.message, param="profile")
+        profiles = [reply.profile for reply in replies if isinstance(reply, RankProfiled)]
+        assert len(profiles) == self._size, replies
+        return profiles
 
     def check(self) -> None:
         """Fail if a rank has ended."""

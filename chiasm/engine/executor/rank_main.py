@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from chiasm.dist.channel import Channel
 from chiasm.dist.children import die_with_parent
@@ -16,11 +17,19 @@ from chiasm.schema.wire import (
     EncoderMeasured,
     LoadModel,
     MeasureEncoder,
+    ProfileFailed,
+    ProfileStarted,
     RankFailed,
+    RankProfiled,
+    StartProfile,
     Step,
     StepDone,
+    StopProfile,
     ToRank,
 )
+
+if TYPE_CHECKING:
+    from chiasm.engine.runner.profiler import RankProfiler
 
 _log = get_logger(__name__)
 
@@ -60,8 +69,20 @@ def _serve(channel: Channel[ToRank], runtime_dir: Path, rank: int) -> None:
         elif isinstance(message, AllocateBlocks):
             runner.allocate(message.num_blocks)
             channel.send(BlocksAllocated())
+        elif isinstance(message, StartProfile):
+            runner.profiler.start()
+            channel.send(ProfileStarted())
+        elif isinstance(message, StopProfile):
+            channel.send(_stop_profile(runner.profiler, Path(message.folder)))
         else:
             return
+
+
+def _stop_profile(profiler: RankProfiler, folder: Path) -> RankProfiled | ProfileFailed:
+    try:
+        return RankProfiled(profiler.stop(folder))
+    except UserError as error:
+        return ProfileFailed(error.message)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from chiasm.dist.children import Child, start_child
 from chiasm.errors import EngineDeadError, UserError
 from chiasm.logs import get_logger
 from chiasm.schema.output import EngineStats, SequenceDelta
+from chiasm.schema.profile import EngineProfile
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.wire import (
     AbortRequests,
@@ -26,15 +28,21 @@ from chiasm.schema.wire import (
     Failed,
     FromCore,
     Outputs,
+    ProfileFailed,
+    ProfileStarted,
+    ProfileTaken,
     Ready,
     Shutdown,
     StartCore,
+    StartProfile,
+    StopProfile,
     ToCore,
 )
 
 _log = get_logger(__name__)
 _POLL_SECONDS = 0.25
 _STOP_SECONDS = 5.0
+_ProfileReply = ProfileStarted | ProfileTaken
 
 
 class CoreClient:
@@ -58,6 +66,7 @@ class CoreClient:
         self._child: Child | None = None
         self._listeners: dict[str, Callable[[SequenceDelta], None]] = {}
         self._reading: asyncio.Task[None] | None = None
+        self._profiling: deque[asyncio.Future[_ProfileReply]] = deque()
         self._died = asyncio.Event()
         self._rank_pids: tuple[int, ...] = ()
         self.stats = EngineStats()
@@ -97,6 +106,31 @@ class CoreClient:
         if self.death is None and request_ids:
             with contextlib.suppress(EngineDeadError):  # it has forgotten them already
                 await self._send(AbortRequests(request_ids))
+
+    async def start_profile(self) -> None:
+        """Have the ranks record what they compute; returns once all do.
+
+        Raises:
+            UserError: if they do so already.
+        """
+        await self._profile(StartProfile())
+
+    async def stop_profile(self, folder: Path) -> EngineProfile:
+        """End that; each rank writes a file into a folder.
+
+        Raises:
+            UserError: if they don't record, or can't write.
+        """
+        reply = await self._profile(StopProfile(str(folder)))
+        assert isinstance(reply, ProfileTaken), reply
+        return reply.profile
+
+    async def _profile(self, message: StartProfile | StopProfile) -> _ProfileReply:
+        self._check()
+        reply: asyncio.Future[_ProfileReply] = asyncio.get_running_loop().create_future()
+        self._profiling.append(reply)
+        await self._send(message)
+        return await reply
 
     async def wait_dead(self) -> str:
         """Wait until the core has ended by itself; returns why."""
@@ -155,8 +189,19 @@ class CoreClient:
             self.stats = message.stats
             for delta in message.deltas:
                 self._deliver(delta)
+        elif isinstance(message, ProfileStarted | ProfileTaken | ProfileFailed):
+            self._take_profile(message)
         elif isinstance(message, Failed):
             self._mark_dead(message.message)
+
+    def _take_profile(self, message: _ProfileReply | ProfileFailed) -> None:
+        reply = self._profiling.popleft()
+        if reply.done():  # whoever asked has gone
+            return
+        if isinstance(message, ProfileFailed):
+            reply.set_exception(UserError(message.message, param="profile"))
+        else:
+            reply.set_result(message)
 
     def _deliver(self, delta: SequenceDelta) -> None:
         is_last = delta.finish_reason is not None
@@ -179,6 +224,9 @@ class CoreClient:
 
     def _tell_listeners(self, message: str) -> None:
         self.death = message
+        for reply in self._profiling:
+            if not reply.done():
+                reply.set_exception(EngineDeadError(f"the engine has stopped: {message}"))
         listeners, self._listeners = self._listeners, {}
         for request_id, listener in listeners.items():
             try:

@@ -22,6 +22,7 @@ from chiasm.engine.runner.features import place_features
 from chiasm.engine.runner.graphs import CudaRecorder
 from chiasm.engine.runner.launch import choose_encoder_launch, choose_launch, tower_kernel
 from chiasm.engine.runner.memory import LoadedRank, check_weights, measure_memory
+from chiasm.engine.runner.profiler import RankProfiler
 from chiasm.engine.runner.records import SequenceRecord
 from chiasm.engine.runner.steps import DeviceStep, HostStep
 from chiasm.models.entry import SeenUnit, SeenUnits
@@ -51,6 +52,9 @@ class Runner:
         group: the ranks of the engine; the language model is sharded over them.
         device: of this rank.
         device_reason: why that device, for the start-up lines.
+
+    Attributes:
+        profiler: of what it does; off until it is started.
     """
 
     def __init__(self, config: EngineConfig, group: Group, device: torch.device, device_reason: str) -> None:
@@ -59,6 +63,7 @@ class Runner:
         self._device = device
         self._dtype = choose_dtype(config.dtype, device.type)
         self._device_reason = device_reason
+        self.profiler = RankProfiler(group.rank, device)
         dtype = torch_dtype(self._dtype.value)
         self._is_encoder_sharded = config.mm_encoder_tp_mode == "weights"
         vision_group = group if self._is_encoder_sharded else SOLO
@@ -212,10 +217,12 @@ class Runner:
         encoded = _NOTHING if is_beside else self._encode(plan.vision)
         scheduled = self._extend(plan.scheduled, encoded.failed)
         begin = time.perf_counter()
-        logits = self._compute(scheduled) if scheduled else None
+        with self.profiler.phase("language model"):
+            logits = self._compute(scheduled) if scheduled else None
         if is_beside:
             encoded = self._encode(plan.vision)
-        sampled = [] if logits is None else self._sample(logits, scheduled)
+        with self.profiler.phase("sampling"):
+            sampled = [] if logits is None else self._sample(logits, scheduled)
         return StepResult(
             step=plan.step,
             sampled=tuple(sampled),
@@ -252,7 +259,7 @@ class Runner:
         if step is None:
             return _NOTHING
         stream = self._launch.encoder_stream
-        with stream.running():
+        with self.profiler.phase("vision"), stream.running():
             if step.start == 0:
                 self._under_way = self._unit_encoder.begin(step.plan)
             assert self._under_way is not None
