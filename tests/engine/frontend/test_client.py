@@ -15,6 +15,7 @@ from chiasm.engine.frontend.client import CoreClient
 from chiasm.engine.frontend.tokenizer import Tokenizer
 from chiasm.errors import EngineDeadError, UserError
 from chiasm.schema.output import EngineStats, SequenceDelta
+from chiasm.schema.profile import EngineProfile
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.sampling import SamplingParams
 from chiasm.schema.wire import (
@@ -23,9 +24,14 @@ from chiasm.schema.wire import (
     Failed,
     FromCore,
     Outputs,
+    ProfileFailed,
+    ProfileStarted,
+    ProfileTaken,
     Ready,
     Shutdown,
     StartCore,
+    StartProfile,
+    StopProfile,
     ToCore,
 )
 from tests.engine.frontend.support import make_facts
@@ -202,5 +208,29 @@ def test_a_listener_that_fails_does_not_keep_the_news_from_others(
         core.deltas(SequenceDelta("a", (1,)))
         assert (await next_of(news)).finish_reason == "abort"
         assert await asyncio.wait_for(client.wait_dead(), 5)
+
+    run(scenario, tmp_path, monkeypatch, ready)
+
+
+def test_a_profile_is_answered_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready: Ready) -> None:
+    async def scenario(client: CoreClient, core: FakeCore) -> None:
+        await start(client, core)
+        starting = asyncio.create_task(client.start_profile())
+        assert await core.hear() == StartProfile()
+        again = asyncio.create_task(client.start_profile())
+        assert await core.hear() == StartProfile()
+        starting.cancel()  # its answer still comes, and is not taken for the next one's
+        stopping = asyncio.create_task(client.stop_profile(tmp_path))
+        assert await core.hear() == StopProfile(str(tmp_path))
+        for answer in (ProfileStarted(), ProfileFailed("already"), ProfileTaken(EngineProfile(1, 2.0, 0.5, ()))):
+            core.say(answer)
+        with pytest.raises(UserError, match="already"):
+            await again
+        assert (await stopping).step_seconds == 2.0
+        waiting = asyncio.create_task(client.stop_profile(tmp_path))
+        await core.hear()
+        core.say(Failed("out of memory"))
+        with pytest.raises(EngineDeadError, match="out of memory"):
+            await waiting
 
     run(scenario, tmp_path, monkeypatch, ready)
