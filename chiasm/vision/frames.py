@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, takewhile
 from operator import attrgetter
@@ -42,30 +42,38 @@ def items_between(items: Sequence[MediaItem], start: int, stop: int) -> Iterator
     return takewhile(lambda item: item.offset < stop, (items[index] for index in range(first, len(items))))
 
 
-def units_between(items: Sequence[MediaItem], start: int, stop: int) -> list[PlacedUnit]:
-    """The units whose features tokens at positions ``start`` to ``stop`` (exclusive) read.
+class PlacedUnits:
+    """The units of a prompt, found by position without a look at others; a long video has thousands.
 
-    Where text attends to units, those that are needed there or later: they are kept from the first token on.
+    Args:
+        items: of the prompt, in order.
     """
-    if items and items[0].seen_until is not None:
-        return list(_seen_units(items, start))
-    found = []
-    for item in items_between(items, start, stop):
-        end = item.offset
-        for unit in item.units:
-            begin, end = end, end + unit.num_tokens
-            if begin >= stop:
-                break
-            if end > start:  # only now is a value made: this is asked for every block of prompts with long videos
-                found.append(PlacedUnit(unit, begin, end))
-    return found
+
+    def __init__(self, items: Sequence[MediaItem]) -> None:
+        self.items = items
+        self._is_seen = bool(items) and items[0].seen_until is not None
+        self._placed = list(_seen_units(items) if self._is_seen else placed_units(items))
+        self._starts = [placed.start for placed in self._placed]
+        self._stops = [placed.stop for placed in self._placed]
+
+    def between(self, start: int, stop: int) -> list[PlacedUnit]:
+        """The units whose features tokens at positions ``start`` to ``stop`` (exclusive) read.
+
+        Where text attends to units, those that are needed there or later: they are kept from the first token on.
+        """
+        if self._is_seen:
+            return [placed for placed in self._placed if start < placed.stop]
+        return self._placed[bisect_right(self._stops, start) : bisect_left(self._starts, stop)]
+
+    def beginning(self, start: int, stop: int) -> list[PlacedUnit]:
+        """The units that are read from a position in ``start`` to ``stop`` (exclusive) on."""
+        return self._placed[bisect_left(self._starts, start) : bisect_left(self._starts, stop)]
 
 
-def _seen_units(items: Sequence[MediaItem], start: int) -> Iterator[PlacedUnit]:
+def _seen_units(items: Sequence[MediaItem]) -> Iterator[PlacedUnit]:
     for item in items:
         assert item.seen_until is not None
-        if start < item.seen_until:
-            yield from (PlacedUnit(unit, 0, item.seen_until) for unit in item.units)
+        yield from (PlacedUnit(unit, 0, item.seen_until) for unit in item.units)
 
 
 def with_readers(items: Sequence[MediaItem]) -> tuple[MediaItem, ...]:

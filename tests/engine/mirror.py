@@ -15,7 +15,7 @@ from chiasm.schema.output import SequenceDelta
 from chiasm.schema.plan import SampledToken, StartedRequest, StepPlan, StepResult, VisionPlan
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.sampling import SamplingParams
-from chiasm.vision.frames import seen_between, units_between, with_readers
+from chiasm.vision.frames import PlacedUnits, seen_between, with_readers
 
 BLOCK_SIZE = 4
 SHAPE = EncoderShape(
@@ -133,7 +133,7 @@ class MirrorRank:
             start, stop = part.num_computed_tokens, part.num_computed_tokens + part.num_new_tokens
             assert part.num_new_tokens > 0
             assert part.is_sampling == (stop == len(record.tokens))
-            read = [placed.unit.key for placed in units_between(record.items, start, stop)]
+            read = [placed.unit.key for placed in PlacedUnits(record.items).between(start, stop)]
             if set(read) & failed:
                 continue
             assert set(read) <= set(self.features), "it would read features that it does not have"
@@ -209,7 +209,7 @@ def _keys_by_position(items: tuple[MediaItem, ...], stop: int) -> dict[int, tupl
             for run in seen_between(items, 0, stop)
             for position in range(run.start, run.stop)
         }
-    return {position: (placed.unit.key,) for placed in units_between(items, 0, stop)
+    return {position: (placed.unit.key,) for placed in PlacedUnits(items).between(0, stop)
             for position in range(placed.start, placed.stop)}  # fmt: skip
 
 

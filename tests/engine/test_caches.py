@@ -10,6 +10,9 @@ from chiasm.engine.cache.block_hash import block_hash, first_parent
 from chiasm.engine.cache.block_pool import BlockPool
 from chiasm.engine.cache.encoder_cache import EncoderCache
 from chiasm.schema.media import MediaItem, PixelRef, Unit
+from chiasm.vision.frames import PlacedUnits
+
+NONE = PlacedUnits(())
 
 _PIXELS = PixelRef("", 0, 4, 1)
 
@@ -73,21 +76,21 @@ def test_without_caching_nothing_is_findable() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        block_hash(first_parent("salt"), (1, 2), 0, ()),
-        block_hash(first_parent(""), (1, 3), 0, ()),
-        block_hash(first_parent(""), (1, 2), 0, (_item(1, "k"),)),
-        block_hash(block_hash(first_parent(""), (1, 2), 0, ()), (1, 2), 2, ()),
+        block_hash(first_parent("salt"), (1, 2), 0, NONE),
+        block_hash(first_parent(""), (1, 3), 0, NONE),
+        block_hash(first_parent(""), (1, 2), 0, PlacedUnits((_item(1, "k"),))),
+        block_hash(block_hash(first_parent(""), (1, 2), 0, NONE), (1, 2), 2, NONE),
     ],
     ids=["salt", "tokens", "pixels", "parent"],
 )
 def test_hash_depends_on_all_that_the_keys_and_values_depend_on(other: bytes) -> None:
-    assert block_hash(first_parent(""), (1, 2), 0, ()) != other
+    assert block_hash(first_parent(""), (1, 2), 0, NONE) != other
 
 
 def test_hash_depends_on_which_unit_and_where() -> None:
     parent = first_parent("")
     hashes = {
-        block_hash(parent, (9, 9, 9), 0, items)
+        block_hash(parent, (9, 9, 9), 0, PlacedUnits(items))
         for items in [(_item(0, "a", "b"),), (_item(0, "b", "a"),), (_item(1, "a", "b"),), (_item(0, "a", "a"),)]
     }
     assert len(hashes) == 4
@@ -99,13 +102,13 @@ def test_hash_depends_on_what_positions_depend_on() -> None:
     together = MediaItem("video", 0, 4, units, 1.0)
     faster = MediaItem("video", 0, 4, units, 0.5)
     apart = (MediaItem("video", 0, 2, units[:2], 1.0), MediaItem("video", 2, 2, units[2:], 1.0))
-    hashes = {block_hash(parent, (9, 9, 9, 9), 0, items) for items in ((together,), (faster,), apart)}
+    hashes = {block_hash(parent, (9, 9, 9, 9), 0, PlacedUnits(items)) for items in ((together,), (faster,), apart)}
     assert len(hashes) == 3
 
 
 def test_hash_ignores_media_outside_the_block() -> None:
-    parent = first_parent("")
-    assert block_hash(parent, (1, 2), 4, (_item(0, "a"), _item(6, "b"))) == block_hash(parent, (1, 2), 4, ())
+    parent, around = first_parent(""), PlacedUnits((_item(0, "a"), _item(6, "b")))
+    assert block_hash(parent, (1, 2), 4, around) == block_hash(parent, (1, 2), 4, NONE)
 
 
 def test_pinned_units_stay_and_the_least_recently_used_go() -> None:

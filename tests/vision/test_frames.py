@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chiasm.schema.media import MediaItem, PixelRef, Unit
-from chiasm.vision.frames import NEVER, items_between, placed_units, seen_between, units_between, with_readers
+from chiasm.vision.frames import NEVER, PlacedUnits, items_between, placed_units, seen_between, with_readers
 
 
 @st.composite
@@ -23,7 +23,7 @@ def _prompts(draw: st.DrawFn) -> list[MediaItem]:
 def test_units_between_are_those_that_have_a_token_there(items: list[MediaItem], start: int, length: int) -> None:
     stop = start + length
     expected = [placed for placed in placed_units(items) if placed.start < stop and placed.stop > start]
-    assert units_between(items, start, stop) == expected
+    assert PlacedUnits(items).between(start, stop) == expected
     assert list(items_between(items, start, stop)) == [i for i in items if i.offset < stop and i.end > start]
 
 
@@ -68,5 +68,5 @@ def test_units_that_text_attends_to_are_needed_until_no_later_token_sees_them(
 ) -> None:
     items = _seen_items(is_image)
     seen = {index for run in seen_between(items, start, NEVER - 1) for index in run.items}
-    keys = [placed.unit.key for placed in units_between(items, start, start + 1)]
+    keys = [placed.unit.key for placed in PlacedUnits(items).between(start, start + 1)]
     assert keys == [items[index].units[0].key for index in sorted(seen)]

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 import blake3
 
-from chiasm.schema.media import MediaItem
-from chiasm.vision.frames import items_between, units_between
+from chiasm.vision.frames import PlacedUnits, items_between
 
 
 def first_parent(cache_salt: str) -> bytes:
@@ -22,24 +21,23 @@ def first_parent(cache_salt: str) -> bytes:
     return blake3.blake3(b"chiasm-prefix" + cache_salt.encode()).digest()
 
 
-def block_hash(parent: bytes, token_ids: Sequence[int], start: int, items: Sequence[MediaItem]) -> bytes:
+def block_hash(parent: bytes, token_ids: Sequence[int], start: int, units: PlacedUnits) -> bytes:
     """The hash of one full block.
 
     Args:
         parent: hash of the block before it, or ``first_parent``.
         token_ids: the block's tokens.
         start: position of its first token in the sequence.
-        items: the sequence's media.
+        units: of the sequence's media.
     """
     hasher = blake3.blake3(parent)
     hasher.update(struct.pack(f"<{len(token_ids)}q", *token_ids))
     stop = start + len(token_ids)
-    for item in items_between(items, start, stop):
+    for item in items_between(units.items, start, stop):
         if item.offset >= start:
             hasher.update(struct.pack("<qd", item.offset - start, item.seconds_per_slice))
-    for placed in units_between(items, start, stop):
-        if placed.start >= start:
-            # Length-framed, so that no two lists of units are written alike.
-            key = placed.unit.key.encode()
-            hasher.update(struct.pack("<qq", placed.start - start, len(key)) + key)
+    for placed in units.beginning(start, stop):
+        # Length-framed, so that no two lists of units are written alike.
+        key = placed.unit.key.encode()
+        hasher.update(struct.pack("<qq", placed.start - start, len(key)) + key)
     return hasher.digest()

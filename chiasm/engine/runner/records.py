@@ -12,6 +12,7 @@ from chiasm.sampling.sampler import SamplingRow
 from chiasm.schema.media import MediaItem
 from chiasm.schema.plan import ScheduledRequest, StartedRequest
 from chiasm.schema.sampling import SamplingParams
+from chiasm.vision.frames import PlacedUnits
 
 
 @dataclass(eq=False)
@@ -23,6 +24,7 @@ class SequenceRecord:
         token_ids: its tokens so far.
         num_prompt_tokens: how many of them are the prompt.
         items: its media.
+        units: of these, by position.
         sampling: how to decode it.
         prompt_positions: rotary positions of the prompt, [dims, num_prompt_tokens].
         position_delta: what a later token's index differs from its position by.
@@ -33,6 +35,7 @@ class SequenceRecord:
     token_ids: list[int]
     num_prompt_tokens: int
     items: Sequence[MediaItem]
+    units: PlacedUnits
     sampling: SamplingParams
     prompt_positions: npt.NDArray[np.int64]
     position_delta: int
@@ -46,6 +49,7 @@ class SequenceRecord:
             token_ids=list(started.token_ids),
             num_prompt_tokens=started.num_prompt_tokens,
             items=started.items,
+            units=PlacedUnits(started.items),
             sampling=started.sampling,
             prompt_positions=positions,
             position_delta=delta,

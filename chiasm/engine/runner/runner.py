@@ -37,7 +37,7 @@ from chiasm.schema.plan import SampledToken, ScheduledRequest, StepPlan, StepRes
 from chiasm.schema.wire import RankInfo
 from chiasm.vision.encode import EncodedUnits, PlanUnderWay, UnitEncoder
 from chiasm.vision.fit import Fit
-from chiasm.vision.frames import seen_between, units_between
+from chiasm.vision.frames import seen_between
 from chiasm.vision.timeline import SpanLog
 
 _FAILED_UNIT = "this image could not be encoded; the server's log has the reason."
@@ -239,8 +239,8 @@ class Runner:
             return False
         encoded = {unit.key for unit in plan.vision.plan.units}
         for part in plan.scheduled:
-            start, items = part.num_computed_tokens, self._records[part.request_id].items
-            if any(read.unit.key in encoded for read in units_between(items, start, start + part.num_new_tokens)):
+            start, units = part.num_computed_tokens, self._records[part.request_id].units
+            if any(read.unit.key in encoded for read in units.between(start, start + part.num_new_tokens)):
                 return True
         return False
 
@@ -281,7 +281,7 @@ class Runner:
             record = self._records[part.request_id]
             record.extend(part)
             start = part.num_computed_tokens
-            read = units_between(record.items, start, start + part.num_new_tokens)
+            read = record.units.between(start, start + part.num_new_tokens)
             if not any(placed.unit.key in failed for placed in read):
                 kept.append((record, part))
         return kept
@@ -339,7 +339,7 @@ class Runner:
         first_row = 0
         for record, part in scheduled:
             start, stop = part.num_computed_tokens, part.num_computed_tokens + part.num_new_tokens
-            for placed in units_between(record.items, start, stop):
+            for placed in record.units.between(start, stop):
                 low, high = max(placed.start, start), min(placed.stop, stop)
                 features = self._features[placed.unit.key][low - placed.start : high - placed.start]
                 found.append((first_row + low - start, features))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from chiasm.engine.cache.encoder_cache import EncoderCache
 from chiasm.engine.scheduler.sequence import Sequence
 from chiasm.schema.media import Unit
-from chiasm.vision.frames import units_between
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class StepBudget:
             return VisionReach(num_tokens, ())
         reached: list[Unit] = []
         wanted: dict[str, int] = {}
-        for placed in units_between(sequence.request.items, start, start + num_tokens):
+        for placed in sequence.units.between(start, start + num_tokens):
             unit = placed.unit
             if sequence.keeps_units and cache.is_pinned_by(unit.key, sequence.request_id):
                 continue

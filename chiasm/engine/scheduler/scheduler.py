@@ -37,7 +37,6 @@ from chiasm.schema.plan import (
 )
 from chiasm.schema.request import EngineRequest
 from chiasm.vision.cost import CostModel
-from chiasm.vision.frames import units_between
 
 
 class SchedulerLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -434,9 +433,9 @@ class Scheduler:
         Only a unit that is read in part stays pinned, so a sequence never pins more than one between steps; a unit
         that comes again later in the prompt is encoded again if it had to make room meanwhile.
         """
-        items = sequence.request.items
-        read_in_part = {placed.unit.key for placed in units_between(items, after, after + 1) if placed.start < after}
-        for placed in units_between(items, before, after):
+        between = sequence.units.between
+        read_in_part = {placed.unit.key for placed in between(after, after + 1) if placed.start < after}
+        for placed in between(before, after):
             if placed.stop <= after and placed.unit.key not in read_in_part:
                 self._encoder_cache.unpin(placed.unit.key, sequence.request_id)
 
@@ -469,7 +468,7 @@ class Scheduler:
 
     def _failure(self, sequence: Sequence, scheduled: ScheduledRequest, result: StepResult) -> str | None:
         start = scheduled.num_computed_tokens
-        for placed in units_between(sequence.request.items, start, start + scheduled.num_new_tokens):
+        for placed in sequence.units.between(start, start + scheduled.num_new_tokens):
             if placed.unit.key in result.failed_units:
                 return result.failed_units[placed.unit.key]
         return None

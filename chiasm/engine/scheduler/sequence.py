@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from chiasm.engine.cache.block_hash import block_hash, first_parent
 from chiasm.schema.request import EngineRequest
+from chiasm.vision.frames import PlacedUnits
 
 
 @dataclass(eq=False)
@@ -25,6 +26,7 @@ class Sequence:
         waited_seconds: predicted time of what was encoded for others while its first token was held back.
         unsent_token_id: the newest token, until a plan has carried it to the ranks.
         num_prompt_tokens: length of the prompt.
+        units: of its media, by position.
         reads_until: one past its last token that reads a unit; text may attend to units for ever.
     """
 
@@ -39,6 +41,7 @@ class Sequence:
     waited_seconds: float = 0.0
     unsent_token_id: int | None = None
     num_prompt_tokens: int = field(init=False)
+    units: PlacedUnits = field(init=False)
     reads_until: int = field(init=False)
     _block_hashes: list[bytes] = field(default_factory=list)
 
@@ -46,6 +49,7 @@ class Sequence:
         """Start with the prompt."""
         self.token_ids = list(self.request.token_ids)
         self.num_prompt_tokens = len(self.token_ids)
+        self.units = PlacedUnits(self.request.items)
         self.reads_until = max((item.seen_until or item.end for item in self.request.items), default=0)
 
     @property
@@ -82,5 +86,5 @@ class Sequence:
             start = len(hashes) * block_size
             parent = hashes[-1] if hashes else first_parent(self.request.cache_salt)
             tokens = self.token_ids[start : start + block_size]
-            hashes.append(block_hash(parent, tokens, start, self.request.items))
+            hashes.append(block_hash(parent, tokens, start, self.units))
         return hashes[:num_blocks]

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from chiasm.engine.cache.encoder_cache import EncoderCache
 from chiasm.engine.scheduler.encoder_policy import Claim, EncoderPolicy, Need, Wait
 from chiasm.engine.scheduler.sequence import Sequence
-from chiasm.vision.frames import units_between
 
 
 def claim_of(sequence: Sequence, start: int, num_tokens: int, cache: EncoderCache) -> Claim:
@@ -23,14 +22,14 @@ def claim_of(sequence: Sequence, start: int, num_tokens: int, cache: EncoderCach
         num_tokens: the most that a chunk has.
         cache: of what is encoded already.
     """
-    name, items, needs = sequence.request_id, sequence.request.items, list[Need]()
+    name, needs = sequence.request_id, list[Need]()
     if sequence.keeps_units:
         lacked = (
-            one.unit for one in units_between(items, start, start + 1) if not cache.is_pinned_by(one.unit.key, name)
+            one.unit for one in sequence.units.between(start, start + 1) if not cache.is_pinned_by(one.unit.key, name)
         )
         return Claim(name, [Need(unit, 0, 0) for unit in lacked], sequence.encoder_seconds)
     end = start
-    for placed in units_between(items, start, start + num_tokens):
+    for placed in sequence.units.between(start, start + num_tokens):
         needs.append(Need(placed.unit, max(0, placed.start - end), placed.stop - end))
         end = placed.stop
     return Claim(name, needs, sequence.encoder_seconds)
