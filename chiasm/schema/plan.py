@@ -186,7 +186,7 @@ class StepResult(msgspec.Struct, frozen=True):
         encoder_exchanged_bytes: what each rank received from others within layers of the tower, for cut units.
         encoder_passes: passes through the tower on rank 0 so far, by how they were launched; empty where there is but
             one way.
-        compute_seconds: time of the language model and the sampler on rank 0.
+        compute_seconds: time of the language model and the sampler on rank 0; 0 where the encoder worked beside them.
     """
 
     step: int

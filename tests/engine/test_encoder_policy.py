@@ -172,7 +172,7 @@ def policy_of(case: Case) -> EncoderPolicy:
 
 
 def under_way(one: Unit) -> Grant:
-    return Grant(0, units={one.key: one})
+    return Grant(0, units={one.key: one}, num_read=one.num_tokens)
 
 
 def observe(policy: EncoderPolicy, **changes: object) -> None:
@@ -372,7 +372,9 @@ def test_over_many_steps_the_first_has_half_and_the_others_share_the_rest() -> N
     had: Mapping[str, float] = {"v": 0.0, "s": 0.0, "t": 0.0}
     for _ in range(40):
         claims = tuple(claim(name, 2, seconds=seconds / SECOND) for name, seconds in had.items())
-        for name, seconds in grant(policy, Case("", claims, budget=1)).seconds.items():
+        granted = grant(policy, Case("", claims, budget=1))
+        for key, seconds in granted.seconds.items():
+            name = granted.asked_by[key]
             had = {**had, name: had[name] + seconds}
         observe(policy, is_decoding=False)
     total = sum(had.values())

@@ -356,6 +356,65 @@ def test_a_unit_that_nobody_may_keep_is_there_for_its_reader() -> None:
     assert scheduler.stats().encoder_bytes_used == 0
 
 
+def test_two_that_have_too_few_blocks_for_both_are_answered_all_the_same() -> None:
+    """The first waits for the second, whose prompt has no room beside it."""
+    own = limits(
+        num_blocks=12,
+        max_num_batched_tokens=17,
+        max_num_batched_patches=16,
+        encoder_cache_bytes=13 * ROW_BYTES,
+        encoder_kept_bytes=0,
+        enable_prefix_caching=False,
+        num_ranks=1,
+    )
+    first = request("first", 37, image(21, ("y", 5), ("w", 3)), image(30, ("z", 6)), max_tokens=1)
+    second = request("second", 40, image(22, ("v", 2), ("x", 4), ("w", 3)), max_tokens=2, first_token=300)
+    run_until_idle(*started(own, first, second), max_steps=30)
+
+
+def test_a_unit_under_way_is_left_off_when_its_last_reader_ends_in_a_rest() -> None:
+    own = limits(
+        encoder_step_seconds=1e-12,
+        max_num_batched_tokens=32,
+        max_num_batched_patches=64,
+        encoder_kept_bytes=0,
+        enable_prefix_caching=False,
+    )
+    for num_tokens in range(4, 12):
+        first = request("a", 9, image(1, ("big", 6)), max_tokens=num_tokens)
+        second = request("b", 9, image(1, ("big", 6)), max_tokens=3, first_token=300)
+        for num_steps in range(1, 16):
+            scheduler, rank = started(own, first)
+            for _ in range(3):
+                step(scheduler, rank)
+            scheduler.add(second)
+            for _ in range(num_steps):
+                if scheduler.has_work:
+                    step(scheduler, rank)
+            scheduler.abort(["b"])
+            run_until_idle(scheduler, rank)
+            assert scheduler._encoder_cache.can_pin({"any": 16}), "no room is reserved"
+
+
+def test_a_picture_behind_a_long_text_is_begun_once() -> None:
+    """Where nothing is kept, it would be lost again before the text is read to where it stands."""
+    own = limits(
+        num_blocks=64,
+        max_model_len=120,
+        max_num_batched_tokens=60,
+        max_num_batched_patches=64,
+        encoder_kept_bytes=0,
+        encoder_step_seconds=3e-4,
+    )
+    scheduler, rank = started(own, request("talk", 20, max_tokens=60, first_token=500))
+    rank.token_seconds = 1e-5
+    for _ in range(8):
+        step(scheduler, rank)
+    scheduler.add(request("text", 100, image(80, ("big", 6)), max_tokens=1))
+    run_until_idle(scheduler, rank)
+    assert rank.num_encoded["big"] == 1
+
+
 _REQUESTS = st.lists(
     st.tuples(
         st.integers(1, 20),  # tokens of text

@@ -76,6 +76,8 @@ class Simulation:
     Attributes:
         arrivals: (second, request), in order of time.
         slowness: how much longer than predicted the encoder takes.
+        token_seconds: of the language model.
+        fixed_seconds: that a step takes longer if it reads prompts.
         token_times: by request, when its tokens came.
         num_steps: that it took.
         stalls: seconds of encoding in each step in which one of ``TALKS`` waited for its next token.
@@ -84,6 +86,8 @@ class Simulation:
     own: SchedulerLimits
     arrivals: list[Arrival]
     slowness: float = 1.0
+    token_seconds: float = TOKEN_SECONDS
+    fixed_seconds: float = 0.0
     clock: float = 0.0
     token_times: dict[str, list[float]] = field(default_factory=dict)
     stalls: list[float] = field(default_factory=list)
@@ -101,7 +105,7 @@ class Simulation:
             self.num_steps += 1
             assert plan.scheduled
             result = rank.execute(plan)
-            compute = _compute_seconds(plan)
+            compute = _compute_seconds(plan, self.token_seconds, self.fixed_seconds)
             encode = self.slowness * plan.vision.predicted_seconds if plan.vision else 0.0
             self.clock += compute + encode
             if encode and any(part.request_id in _NAMES for part in plan.scheduled):
@@ -120,8 +124,9 @@ class Simulation:
         return self.token_times[name][0] - next(at for at, request in self.arrivals if request.request_id == name)
 
 
-def _compute_seconds(plan: StepPlan) -> float:
-    return DECODE_SECONDS + TOKEN_SECONDS * sum(part.num_new_tokens for part in plan.scheduled)
+def _compute_seconds(plan: StepPlan, token_seconds: float = TOKEN_SECONDS, fixed_seconds: float = 0.0) -> float:
+    seconds = DECODE_SECONDS + token_seconds * sum(part.num_new_tokens for part in plan.scheduled)
+    return seconds + fixed_seconds * any(part.num_new_tokens > 1 for part in plan.scheduled)
 
 
 TALKS = [(0.0, chat(f"talk{index}", 2000)) for index in range(4)]
@@ -255,8 +260,82 @@ def test_a_small_picture_does_not_wait_for_a_video_that_comes_with_it() -> None:
     assert sim.first_token("small") <= 2 * alone
 
 
-def test_a_first_token_is_not_held_back_for_ever() -> None:
+@pytest.mark.parametrize("every", [0.0, 0.002, 0.02, 0.04])
+def test_a_first_token_is_not_held_back_for_long(every: float) -> None:
     """More pictures come than the encoder can do."""
-    sim = Simulation(_limits(), burst(400, every=0.02, size=2, max_tokens=1)).run(20.0)
+    sim = Simulation(_limits(), burst(100, every=every, size=2, max_tokens=1)).run(20.0)
     alone = 2 * FRAME_SECONDS / 2 + DECODE_SECONDS + 3 * FRAME_TOKENS * TOKEN_SECONDS
     assert sim.first_token("burst0") <= (WAVE + 2) * alone
+
+
+def test_a_first_token_waits_for_nobody_who_comes_after_its_wave() -> None:
+    """One picture is ready when the next comes; what comes in the meantime is no part of its wave."""
+    late = [(0.05 + 0.03 * index, clip(f"late{index}", 1, 1, size=4)) for index in range(40)]
+    sim = Simulation(_limits(), [*burst(2, max_tokens=1), *late]).run(20.0)
+    alone = 4 * FRAME_SECONDS / 2 + DECODE_SECONDS + 5 * FRAME_TOKENS * TOKEN_SECONDS
+    assert sim.first_token("burst0") <= 3 * alone
+
+
+def test_two_answers_to_each_picture_are_in_the_same_wave() -> None:
+    pictures = burst(4)
+    twins = [(at, msgspec.structs.replace(one, request_id=f"{one.request_id}-1")) for at, one in pictures]
+    sim = Simulation(_limits(), sorted([*pictures, *twins], key=lambda arrival: arrival[0])).run(20.0)
+    assert len({times[0] for times in sim.token_times.values()}) == 1
+
+
+def closed_loop(num_clients: int, max_tokens: int) -> float:
+    """First token of a video, where clients ask about small pictures again as soon as they have their answers."""
+    own = _limits(encoder_cache_bytes=40000 * ROW_BYTES)
+    scheduler, rank, clock, count = Scheduler(own), MirrorRank(own), 0.0, num_clients
+    for index in range(num_clients):
+        scheduler.add(clip(f"small{index}", 1, max_tokens))
+    scheduler.add(clip("video", 64))
+    while clock < 60:
+        plan = scheduler.schedule()
+        compute, encode = _compute_seconds(plan), plan.vision.predicted_seconds if plan.vision else 0.0
+        clock += compute + encode
+        result = msgspec.structs.replace(rank.execute(plan), compute_seconds=compute, encoder_makespan=encode)
+        scheduler.apply(plan, result)
+        for delta in scheduler.take_deltas():
+            if delta.request_id == "video":
+                return clock
+            if delta.finish_reason:
+                scheduler.add(clip(f"small{count}", 1, max_tokens))
+                count += 1
+    return clock
+
+
+@pytest.mark.parametrize("max_tokens", [1, 5])
+@pytest.mark.parametrize("num_clients", [1, 8])
+def test_small_pictures_that_come_again_and_again_do_not_starve_a_video(num_clients: int, max_tokens: int) -> None:
+    alone = Simulation(_limits(), [(0.0, clip("video", 64))]).run(10.0).first_token("video")
+    assert closed_loop(num_clients, max_tokens) <= 4 * alone
+
+
+def test_those_who_wait_behind_do_not_delay_those_who_run() -> None:
+    """Reading tokens takes long here; what is encoded ahead is not read yet."""
+    first = {}
+    for num_behind in (0, 6):
+        ends = [(0.0, chat(f"talk{index}", 100)) for index in range(3)]
+        pictures = [(0.3, clip(f"picture{index}", 1)) for index in range(1 + num_behind)]
+        sim = Simulation(_limits(max_num_seqs=4), [*ends, *pictures], token_seconds=2e-4).run(10.0)
+        first[num_behind] = sim.first_token("picture0")
+    assert first[6] <= 1.1 * first[0]
+
+
+@pytest.mark.parametrize("fixed", [0.0, 0.02, 0.045, 0.06])
+def test_a_long_text_is_read_in_reasonable_time_whatever_a_step_costs(fixed: float) -> None:
+    """8,000 tokens beside answers; with chunks of a few tokens each it would take 500 times the fixed time."""
+    text = EngineRequest("text", tuple(range(8000)), (), SamplingParams(max_tokens=1, temperature=0))
+    own = _limits(encoder_step_seconds=0.04)
+    sim = Simulation(own, [*TALKS, (0.5, text)], fixed_seconds=fixed).run(20.0)
+    assert sim.first_token("text") <= 2 * 8000 * TOKEN_SECONDS + 20 * (fixed + DECODE_SECONDS)
+    assert sim.gaps(*_NAMES).max() <= 2048 * TOKEN_SECONDS + fixed + 2 * DECODE_SECONDS
+
+
+def test_the_default_budget_follows_steps_that_read_as_well() -> None:
+    """Short prompts come in every step, so that none does nothing but decode."""
+    texts = [(0.005 * index, chat(f"text{index}", 1)) for index in range(800)]
+    videos = [(1.0 + 0.2 * index, clip(f"video{index}", 16)) for index in range(5)]
+    sim = Simulation(_limits(), sorted([*TALKS, *texts, *videos], key=lambda arrival: arrival[0])).run(4.0)
+    assert np.percentile(sim.gaps(*_NAMES), 99) <= 1.5 * BUDGET

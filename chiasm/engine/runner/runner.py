@@ -223,11 +223,14 @@ class Runner:
             encoded = self._encode(plan.vision)
         with self.profiler.phase("sampling"):
             sampled = [] if logits is None else self._sample(logits, scheduled)
+        if logits is None and self._device.type == "cuda":
+            torch.cuda.current_stream().synchronize()  # as nothing was read back: this is measured
+        is_apart = encoded is _NOTHING or not is_beside
         return StepResult(
             step=plan.step,
             sampled=tuple(sampled),
             failed_units=dict.fromkeys(encoded.failed, _FAILED_UNIT),
-            compute_seconds=time.perf_counter() - begin,
+            compute_seconds=time.perf_counter() - begin if is_apart else 0.0,
             encoder_seconds=encoded.seconds,
             encoder_makespan=encoded.makespan,
             encoder_exchanged_bytes=encoded.exchanged_bytes,

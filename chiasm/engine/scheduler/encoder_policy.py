@@ -12,10 +12,11 @@ is taken up. A layer is never divided. With an infinite budget nobody watches to
 that a long video is finished however many small requests come behind it; the other half to the one that has had
 least, so that they don't wait for the video's end.
 
-**Together.** While nobody decodes, a first token waits until others have been encoded, up to ``WAVE`` times as long
-as for its own request: they then decode side by side, at the price of one. If each began as soon as it could, all
-later ones would be encoded in what decoding leaves. What nothing was encoded for, a text or a picture that is known,
-never waits so.
+**Together.** While nobody decodes, a first token waits until those that came with it have been encoded, up to
+``WAVE`` times as long as its own request takes: they then decode side by side, at the price of one. If each began as
+soon as it could, all later ones would be encoded in what decoding leaves. What nothing was encoded for, a text or a
+picture that is known, never waits so. The first of those that would take too long gets as much of the encoder as all
+who don't.
 
 **Ahead.** What is left then goes to sequences that can't start yet: budget while others decode, else the time in
 which ranks would only wait for the one with the largest unit.
@@ -23,15 +24,14 @@ which ranks would only wait for the one with the largest unit.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil, inf
-from statistics import median
 from typing import NamedTuple
 
 from chiasm.config.engine import EncoderMode
+from chiasm.engine.scheduler.step_times import StepTimes
 from chiasm.schema.media import Unit
 from chiasm.vision.cost import CostModel
 
@@ -43,16 +43,13 @@ DECODE_STEPS_PER_BUDGET = 4.0
 ninths of the time go to decoding."""
 
 WAVE = 16.0
-"""How many times as long as for its own encoding a first token may wait for that of others."""
+"""How many times as long as its own request takes a first token may wait for others."""
 
 Fits = Callable[[Mapping[str, int]], bool]
 """Whether units (key -> tokens) can be held at once."""
 
-_FIRST_BUDGET = 0.1  # seconds, until decode steps have been measured
+_FIRST_BUDGET = 0.1  # seconds, until enough decode steps have been measured
 _LEAST_BUDGET = 0.02
-_NUM_MEASURED = 31  # steps of which the median counts
-_FEWEST_MEASURED = 5
-_FEWEST_TOKENS = 16  # of prompts: a step reads them whatever they take, and they are enough to measure by
 
 
 class EncoderLimits(NamedTuple):
@@ -90,11 +87,13 @@ class Claim(NamedTuple):
         request_id: of the sequence.
         needs: in the order of its prompt.
         seconds: of encoding that it has had.
+        owed: seconds of encoding that others have had while it was left out of a wave.
     """
 
     request_id: str
     needs: Sequence[Need]
     seconds: float
+    owed: float = 0.0
 
 
 @dataclass
@@ -104,7 +103,8 @@ class Grant:
     Attributes:
         units: by key, those for sequences ahead last.
         asked_by: the sequence that each was granted to, by key.
-        seconds: predicted, by sequence; on one rank.
+        seconds: predicted, by key; on one rank.
+        num_read: tokens of prompts that read them in the step that does the last stage.
         stop: stages of the units' passes that this step does, counted from their start; they can be read from the
             step on that does the last one.
         num_tokens: of prompts that the step may read.
@@ -115,14 +115,15 @@ class Grant:
     units: dict[str, Unit] = field(default_factory=dict)
     asked_by: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    num_read: int = 0
 
 
 class Wait(NamedTuple):
     """A sequence whose first token could come in this step.
 
     Attributes:
-        own: seconds of encoding that it has had.
-        waited: seconds of others' encoding that it was held back for.
+        own: seconds that it takes alone; 0 if nothing is encoded for it.
+        waited: seconds that it was held back for others.
     """
 
     own: float
@@ -150,7 +151,8 @@ class _Room:
         token_seconds: of reading one.
         total: seconds of what is given out, on one rank.
         largest: of its units.
-        reading: seconds.
+        num_read: tokens of prompts that read what is given out.
+        reading: seconds of that.
         waited_for: seconds of encoding that the step takes anyway, whatever is read.
     """
 
@@ -160,6 +162,7 @@ class _Room:
     token_seconds: float
     total: float = 0.0
     largest: float = 0.0
+    num_read: int = 0
     reading: float = 0.0
     waited_for: float = 0.0
 
@@ -177,9 +180,7 @@ class EncoderPolicy:
         self._limits = limits
         self._model = model
         self._is_even = mode == "weights" or (mode == "auto" and model.shape.can_cut_rows)
-        self._decode_seconds: deque[float] = deque(maxlen=_NUM_MEASURED)
-        self._slowness: deque[float] = deque(maxlen=_NUM_MEASURED)  # of encoding steps: measured time by predicted
-        self._token_seconds: deque[float] = deque(maxlen=_NUM_MEASURED)  # of reading a prompt
+        self._times = StepTimes()
         self._num_rests = 0
         self._balance = 0.0  # seconds that went to who came first, less those that went to others
 
@@ -189,9 +190,21 @@ class EncoderPolicy:
         limits = self._limits
         if limits.step_seconds is not None:
             return limits.step_seconds
-        if len(self._decode_seconds) < _FEWEST_MEASURED:
+        times = self._times
+        if times.decode_seconds is None:
             return _FIRST_BUDGET
-        return max(_LEAST_BUDGET, DECODE_STEPS_PER_BUDGET * median(self._decode_seconds))
+        budget = max(_LEAST_BUDGET, DECODE_STEPS_PER_BUDGET * times.decode_seconds)
+        return budget if times.is_decode_known else min(_FIRST_BUDGET, budget)
+
+    def seconds_alone(self, encoder_seconds: float, num_tokens: int) -> float:
+        """What a request takes that has the ranks for itself, so that nothing else is encoded or read.
+
+        Args:
+            encoder_seconds: predicted, on one rank.
+            num_tokens: of its prompt.
+        """
+        encoding = encoder_seconds / self._model.num_ranks * self._times.slowness
+        return encoding + num_tokens * self._times.token_seconds
 
     def wave(
         self, claims: Sequence[Claim], waits: Sequence[Wait], *, is_ready: Callable[[str], bool], can_pin: Fits
@@ -202,7 +215,13 @@ class EncoderPolicy:
         already nor the first of themselves, and find room.
         """
         lacked = {one.request_id: [need.unit for need in one.needs if not is_ready(need.unit.key)] for one in claims}
-        seconds = {name: sum(self._model.work(unit).seconds for unit in units) for name, units in lacked.items()}
+        seconds = {
+            one.request_id: self.seconds_alone(
+                sum(self._model.work(unit).seconds for unit in lacked[one.request_id]),
+                sum(need.num_tokens for need in one.needs),
+            )
+            for one in claims
+        }
         least = [(WAVE + 1) * min(seconds.values(), default=0.0)]
         room = min([WAVE * wait.own - wait.waited for wait in waits] or least)
         if self._limits.step_seconds == inf:
@@ -221,6 +240,7 @@ class EncoderPolicy:
         claims: Sequence[Claim],
         ahead: Sequence[Claim],
         *,
+        left_out: Claim | None = None,
         num_tokens: int,
         is_decoding: bool,
         is_ready: Callable[[str], bool],
@@ -232,6 +252,7 @@ class EncoderPolicy:
         Args:
             claims: of sequences that run or can start, in order of arrival.
             ahead: of sequences that can't start yet.
+            left_out: of the first of those that are too long for a wave.
             num_tokens: of prompts that the step can take.
             is_decoding: whether a sequence waits for its next token.
             is_ready: whether a unit is encoded already.
@@ -239,31 +260,30 @@ class EncoderPolicy:
             can_keep: whether there is room for them until sequences that are ahead start.
         """
         grant = Grant(self._model.shape.num_stages)
-        if self._is_resting(is_decoding=is_decoding):
-            grant.num_tokens = self._num_readable(0.0, is_decoding=is_decoding)
-            return grant
-        room = self._room(num_tokens, is_decoding)
-        self._share_out(claims, room, grant, is_ready, can_pin)
-        if not is_decoding:
-            room.seconds, room.waited_for = 0.0, self._expected(room.total, room.largest)
-        room.tokens, room.token_seconds = inf, 0.0
-        if grant.units or is_decoding:
-            self._share_out(ahead, room, grant, is_ready, can_keep)
-        if grant.units:
-            return self.go_on(grant, 0, is_decoding=is_decoding)
-        grant.num_tokens = self._num_readable(0.0, is_decoding=is_decoding)
-        return grant
+        if not self._is_resting(is_decoding=is_decoding):
+            room = self._room(num_tokens, is_decoding)
+            self._share_out(claims, room, grant, is_ready, can_pin)
+            grant.num_read = room.num_read
+            if left_out is not None:
+                self._pay_back(left_out, room, grant, is_ready, can_pin)
+            if not is_decoding:
+                room.seconds, room.waited_for = 0.0, self._expected(room.total, room.largest)
+            room.tokens, room.token_seconds = inf, 0.0
+            if grant.units or is_decoding:
+                self._share_out(ahead, room, grant, is_ready, can_keep)
+        return self.go_on(grant, 0, is_decoding=is_decoding)
 
     def go_on(self, grant: Grant, start: int, *, is_decoding: bool) -> Grant:
         """Say how far passes over what was granted, which have come to stage ``start``, go on in this step."""
-        units = list(grant.units.values())
-        grant.stop = self._next_stop(units, start, is_decoding=is_decoding)
-        works = [self._model.work(unit) for unit in units]
-        seconds = self._expected_of(units) * self._model.stages_share(works, start, grant.stop)
+        units, seconds = list(grant.units.values()), 0.0
+        if units:
+            grant.stop = self._next_stop(grant, start, is_decoding=is_decoding)
+            works = [self._model.work(unit) for unit in units]
+            seconds = self._expected_of(units) * self._model.stages_share(works, start, grant.stop)
         grant.num_tokens = self._num_readable(seconds, is_decoding=is_decoding)
         return grant
 
-    def _next_stop(self, units: Sequence[Unit], start: int, *, is_decoding: bool) -> int:
+    def _next_stop(self, grant: Grant, start: int, *, is_decoding: bool) -> int:
         """How far passes that have come to stage ``start`` go on in this step; no further where it is a rest.
 
         The steps that are left are as few as the budget allows, and alike. In the last one, the units are read.
@@ -271,9 +291,11 @@ class EncoderPolicy:
         num_stages = self._model.shape.num_stages
         if self._is_resting(is_decoding=is_decoding):
             return start
+        units = list(grant.units.values())
         works = [self._model.work(unit) for unit in units]
-        fitting = self._fitting_share(units)
-        reading = sum(unit.num_tokens for unit in units) * self._seconds_per_token / self._expected_of(units)
+        fitting, reading = self._fitting_share(units), 0.0
+        if self._limits.step_patches is None:
+            reading = grant.num_read * self._times.token_seconds / self._expected_of(units)
 
         def share(stop: int) -> float:
             return self._model.stages_share(works, start, stop) + (reading if stop == num_stages else 0.0)
@@ -307,18 +329,20 @@ class EncoderPolicy:
             stages: of their passes that it did: the first, and one past the last.
             encoder_seconds: what that took until the last rank was done.
             num_prompt_tokens: that it read.
-            compute_seconds: what these and the next tokens of others took.
+            compute_seconds: what these and the next tokens of others took; 0 where it wasn't measured.
         """
         if encoded and encoder_seconds > 0:
             works = [self._model.work(unit) for unit in encoded]
             seconds = [work.seconds for work in works]
             predicted = self._makespan(sum(seconds), max(seconds)) * self._model.stages_share(works, *stages)
-            self._slowness.append(encoder_seconds / predicted)
-        if num_prompt_tokens >= _FEWEST_TOKENS:
-            decoding = median(self._decode_seconds) if self._decode_seconds else 0.0
-            self._token_seconds.append(max(0.0, compute_seconds - decoding) / num_prompt_tokens)
-        elif is_decoding and not encoded and not num_prompt_tokens:
-            self._decode_seconds.append(compute_seconds)
+            self._times.add_encoder(predicted, encoder_seconds)
+        if compute_seconds > 0:
+            self._times.add_compute(
+                compute_seconds,
+                num_prompt_tokens=num_prompt_tokens,
+                is_decoding=is_decoding,
+                is_encoding=bool(encoded),
+            )
         if not is_decoding:
             self._num_rests = 0
         elif encoded:
@@ -329,17 +353,12 @@ class EncoderPolicy:
     def _is_resting(self, *, is_decoding: bool) -> bool:
         return is_decoding and self._num_rests > 0 and self._limits.step_seconds != inf
 
-    @property
-    def _seconds_per_token(self) -> float:
-        """Of a prompt, beside others that decode."""
-        return median(self._token_seconds) if self._token_seconds else 0.0
-
     def _num_readable(self, seconds: float, *, is_decoding: bool) -> float:
         """Tokens of prompts that fit into a step beside so many seconds of the encoder."""
-        if not is_decoding or not self._seconds_per_token or self._limits.step_patches is not None:
-            return inf
         left = self.step_seconds - seconds
-        return inf if left == inf else max(_FEWEST_TOKENS, int(left / self._seconds_per_token))
+        if not is_decoding or left == inf or not self._times.token_seconds or self._limits.step_patches is not None:
+            return inf
+        return self._times.num_readable(left)
 
     def _fitting_share(self, units: Sequence[Unit]) -> float:
         """The part of passes over these units that a step has room for while a sequence decodes."""
@@ -352,12 +371,13 @@ class EncoderPolicy:
         return self._expected(sum(seconds), max(seconds))
 
     def _room(self, num_tokens: int, is_decoding: bool) -> _Room:
-        limits = self._limits
+        limits, times = self._limits, self._times
+        num_readable = min(num_tokens, self._num_readable(0.0, is_decoding=is_decoding))
         if not is_decoding:
-            return _Room(limits.patches, inf, num_tokens, 0.0)
+            return _Room(limits.patches, inf, num_readable, 0.0)
         if limits.step_patches is not None:
-            return _Room(min(limits.patches, limits.step_patches), inf, num_tokens, 0.0)
-        return _Room(limits.patches, self.step_seconds, num_tokens, self._seconds_per_token)
+            return _Room(min(limits.patches, limits.step_patches), inf, num_readable, 0.0)
+        return _Room(limits.patches, self.step_seconds - times.fixed_seconds, num_readable, times.token_seconds)
 
     def _share_out(
         self, claims: Sequence[Claim], room: _Room, grant: Grant, is_ready: Callable[[str], bool], fits: Fits
@@ -382,8 +402,23 @@ class EncoderPolicy:
                 if len(opened) > 1:
                     self._balance += seconds if chosen is opened[0] else -seconds
             room.tokens -= need.num_tokens
+            room.num_read += need.num_tokens
             room.reading += need.num_tokens * room.token_seconds
             chosen.next_need += 1
+
+    def _pay_back(self, claim: Claim, room: _Room, grant: Grant, is_ready: Callable[[str], bool], fits: Fits) -> None:
+        """Give a claim as much as it is owed, by this step too."""
+        chosen, held = _Open(0, claim, claim.seconds), {key: unit.num_tokens for key, unit in grant.units.items()}
+        left = claim.owed + room.total
+        for need in claim.needs:
+            unit = need.unit
+            if is_ready(unit.key) or unit.key in grant.units:
+                continue
+            held[unit.key] = unit.num_tokens
+            left -= self._model.work(unit).seconds
+            if left < 0 or unit.num_rows > room.patches or not fits(held):
+                return
+            self._give(chosen, unit, room, grant)
 
     def _is_in_budget(self, need: Need, room: _Room, *, is_first: bool) -> bool:
         seconds = self._model.work(need.unit).seconds
@@ -404,12 +439,12 @@ class EncoderPolicy:
         chosen.had += seconds
         grant.units[unit.key] = unit
         grant.asked_by[unit.key] = chosen.claim.request_id
-        grant.seconds[chosen.claim.request_id] = grant.seconds.get(chosen.claim.request_id, 0.0) + seconds
+        grant.seconds[unit.key] = seconds
         return seconds
 
     def _expected(self, total: float, largest: float) -> float:
         """The makespan, as long as such steps really take."""
-        return self._makespan(total, largest) * (median(self._slowness) if self._slowness else 1.0)
+        return self._makespan(total, largest) * self._times.slowness
 
     def _makespan(self, total: float, largest: float) -> float:
         """Until the last rank is done, as predicted from total and largest unit."""

@@ -80,6 +80,8 @@ class Scheduler:
         self._vision = VisionWork(
             self._encoder_cache, self._encoder_policy, cost_model, limits.encoder_mode, limits.min_units_per_rank
         )
+        self._num_arrived = 0
+        self._held: Seq[Sequence] = ()  # in the step that is under way
         self._has_followers = False  # one that came since the last step
         self._is_decoding = False  # in the step that is under way
         self._waiting: deque[Sequence] = deque()
@@ -97,7 +99,8 @@ class Scheduler:
     def add(self, request: EngineRequest) -> None:
         """Queue a sequence. The frontend has checked that it fits the model and the cache."""
         assert request.request_id not in self._by_id, request.request_id
-        sequence = Sequence(request)
+        sequence = Sequence(request, arrival=self._num_arrived)
+        self._num_arrived += 1
         self._by_id[request.request_id] = sequence
         self._waiting.append(sequence)
         self._has_followers |= request.num_followers > 0
@@ -134,19 +137,18 @@ class Scheduler:
         self._is_decoding = self._num_decoding() > 0
         turn = self._turn(claims, ahead)
         self._has_followers = False
-        grant = self._grant(turn.claims, turn.ahead, is_awaited=turn.is_awaited)
+        grant = self._grant(turn)
         holds = turn.holds(lambda key: key in self._encoder_cache or key in self._through(grant))
         budget, part = self._fill(grant, started, scheduled, holds=holds), self._vision.part(grant)
-        if holds and not (scheduled or budget.units or part):
-            budget = self._fill(grant, started, scheduled)
         while claims and not (scheduled or budget.units or part):
             # That a step gets somewhere goes before how long it takes.
-            grant = self._grant([claims.pop(0)], (), is_awaited=False)
+            grant = self._grant(Turn([claims.pop(0)], (), is_awaited=False))
             budget, part = self._fill(grant, started, scheduled), self._vision.part(grant)
         budget.keep_ahead(self._encoder_cache)
         vision = part or self._vision.whole(list(budget.units.values()), grant)
         if vision is not None and vision.start == 0:
-            self._charge(grant, turn.waiting)
+            self._charge(vision.plan.units, grant, turn)
+        self._held = turn.waiting
         plan = StepPlan(
             step=self._counters.totals.steps,
             dropped=tuple(self._dropped),
@@ -178,9 +180,11 @@ class Scheduler:
                     reason = result.failed_units[key]
                     self._end(self._by_id[holder], SequenceDelta(holder, finish_reason="error", error=reason))
         vision = plan.vision
+        for sequence in self._held:
+            sequence.waited_seconds += result.encoder_makespan + result.compute_seconds
         if vision is not None:
             self._vision.advance(vision, failed)
-            self._leave_off_unwanted()
+        self._leave_off_unwanted()
         self._encoder_policy.observe(
             is_decoding=self._is_decoding,
             encoded=vision.plan.units if vision else (),
@@ -214,9 +218,8 @@ class Scheduler:
             self._admit_waiting(budget, started, scheduled)
         return budget
 
-    def _grant(self, claims: Seq[Claim], ahead: Seq[Claim], *, is_awaited: bool) -> Grant:
-        num_tokens = self._limits.max_num_batched_tokens - self._num_decoding()
-        return self._vision.grant(claims, ahead, num_tokens=num_tokens, is_decoding=is_awaited)
+    def _grant(self, turn: Turn) -> Grant:
+        return self._vision.grant(turn, num_tokens=self._limits.max_num_batched_tokens - self._num_decoding())
 
     def _num_decoding(self) -> int:
         return sum(sequence.is_decoding for sequence in self._running)
@@ -225,9 +228,11 @@ class Scheduler:
         """Who waits for whom, of those that run or find a place beside them."""
         if self._is_decoding:
             return Turn(claims, ahead, is_awaited=True)
+        names = {claim.request_id for claim in ahead}
         num_places = self._limits.max_num_seqs - len(self._running)
-        sequences = [*self._running, *islice(self._waiting, num_places)]
-        return turn_of(
+        waiting = islice(self._waiting, num_places)
+        sequences = [*self._running, *(one for one in waiting if one.request_id not in names)]
+        turn = turn_of(
             sequences,
             claims,
             ahead,
@@ -235,6 +240,10 @@ class Scheduler:
             self._encoder_cache,
             has_followers=self._has_followers,
         )
+        for sequence in turn.waiting:
+            if sequence.waits_until is None:
+                sequence.waits_until = self._num_arrived - 1
+        return turn
 
     def _claims(self) -> tuple[list[Claim], list[Claim]]:
         """Of sequences that run or find a place beside them, and of those behind them."""
@@ -248,20 +257,42 @@ class Scheduler:
             for sequence in self._running
             if not sequence.is_decoding  # its units are read, or kept
         ]
-        waiting = [
-            claim(sequence, len(self._find_cached(sequence)) * limits.block_size)
+        starts = [
+            (sequence, len(self._find_cached(sequence)) * limits.block_size)
             for sequence in islice(self._waiting, limits.max_num_seqs)
         ]
-        num_places = limits.max_num_seqs - len(self._running)
+        num_places = self._num_places(starts)
+        waiting = [claim(sequence, start) for sequence, start in starts]
         claims, ahead = running + waiting[:num_places], waiting[num_places:]
         return [one for one in claims if one.needs], [one for one in ahead if one.needs]
 
-    def _charge(self, grant: Grant, waiting: Iterable[Sequence]) -> None:
-        """Count what is encoded for whom, and who waits for it."""
-        for request_id, seconds in grant.seconds.items():
-            self._by_id[request_id].encoder_seconds += seconds
-        for sequence in waiting:
-            sequence.waited_seconds += sum(grant.seconds.values()) - grant.seconds.get(sequence.request_id, 0.0)
+    def _num_places(self, starts: Iterable[tuple[Sequence, int]]) -> int:
+        """How many of those that wait can start now, by the tokens that the prefix cache has of them."""
+        limits, num_free, number = self._limits, self._blocks.num_free, 0
+        for sequence, start in starts:
+            num_tokens = min(sequence.num_uncomputed_tokens - start, limits.max_num_batched_tokens)
+            num_free -= -(-num_tokens // limits.block_size)
+            if num_free < 0 or len(self._running) + number == limits.max_num_seqs:
+                break
+            number += 1
+        return number
+
+    def _charge(self, units: Iterable[Unit], grant: Grant, turn: Turn) -> None:
+        """Count what is encoded: for whom it was taken up, and for all whose first token can't come without it."""
+        keys = {unit.key for unit in units}
+        joined = {claim.request_id for claim in turn.claims}
+        owed = 0.0
+        for key in keys:
+            asked_by = self._by_id[grant.asked_by[key]]
+            asked_by.encoder_seconds += grant.seconds[key]
+            owed += grant.seconds[key] * (asked_by.request_id in joined)
+            if turn.left_out is not None and asked_by.request_id == turn.left_out.request_id:
+                asked_by.owed_seconds -= grant.seconds[key]
+        if turn.left_out is not None:
+            self._by_id[turn.left_out.request_id].owed_seconds += owed
+        for sequence in self._by_id.values():
+            if sequence.num_output_tokens == 0:
+                sequence.own_seconds += sum(grant.seconds[key] for key in keys & sequence.unit_keys)
 
     def _leave_off_unwanted(self) -> None:
         items = (item for sequence in self._by_id.values() for item in sequence.request.items)

@@ -22,11 +22,16 @@ class Sequence:
         num_cached_tokens: prompt tokens that the prefix cache gave when it first ran.
         block_ids: the blocks it holds, in order.
         is_known_to_ranks: whether the ranks have its record; preemption takes it away.
-        encoder_seconds: predicted time of what was encoded for it.
-        waited_seconds: predicted time of what was encoded for others while its first token was held back.
+        encoder_seconds: predicted time of what was encoded for it, on one rank.
+        own_seconds: the same of all that it reads and was encoded since it came, for whomever.
+        owed_seconds: the same of what others had while it was left out of a wave, less what it got.
+        arrival: how many came before it.
+        waits_until: the newest of those that its first token waits for, by arrival.
+        waited_seconds: how long its first token was held back.
         unsent_token_id: the newest token, until a plan has carried it to the ranks.
         num_prompt_tokens: length of the prompt.
         units: of its media, by position.
+        unit_keys: theirs.
         reads_until: one past its last token that reads a unit; text may attend to units for ever.
     """
 
@@ -38,10 +43,15 @@ class Sequence:
     block_ids: list[int] = field(default_factory=list)
     is_known_to_ranks: bool = False
     encoder_seconds: float = 0.0
+    own_seconds: float = 0.0
+    owed_seconds: float = 0.0
+    arrival: int = 0
+    waits_until: int | None = None
     waited_seconds: float = 0.0
     unsent_token_id: int | None = None
     num_prompt_tokens: int = field(init=False)
     units: PlacedUnits = field(init=False)
+    unit_keys: frozenset[str] = field(init=False)
     reads_until: int = field(init=False)
     _block_hashes: list[bytes] = field(default_factory=list)
 
@@ -50,6 +60,7 @@ class Sequence:
         self.token_ids = list(self.request.token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         self.units = PlacedUnits(self.request.items)
+        self.unit_keys = frozenset(unit.key for item in self.request.items for unit in item.units)
         self.reads_until = max((item.seen_until or item.end for item in self.request.items), default=0)
 
     @property

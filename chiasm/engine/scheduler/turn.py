@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -27,12 +27,12 @@ def claim_of(sequence: Sequence, start: int, num_tokens: int, cache: EncoderCach
         lacked = (
             one.unit for one in sequence.units.between(start, start + 1) if not cache.is_pinned_by(one.unit.key, name)
         )
-        return Claim(name, [Need(unit, 0, 0) for unit in lacked], sequence.encoder_seconds)
+        return Claim(name, [Need(unit, 0, 0) for unit in lacked], sequence.encoder_seconds, sequence.owed_seconds)
     end = start
     for placed in sequence.units.between(start, start + num_tokens):
         needs.append(Need(placed.unit, max(0, placed.start - end), placed.stop - end))
         end = placed.stop
-    return Claim(name, needs, sequence.encoder_seconds)
+    return Claim(name, needs, sequence.encoder_seconds, sequence.owed_seconds)
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Turn:
         claims: whose units are encoded.
         ahead: whose units are encoded in what is left.
         is_awaited: whether somebody waits for a token that this step gives, so that encoding has a budget.
+        left_out: the first of those that are no part of the wave.
         waiting: sequences whose first token could come, and that wait for those in ``claims``.
         has_followers: whether more requests are about to come.
     """
@@ -50,6 +51,7 @@ class Turn:
     claims: Seq[Claim]
     ahead: Seq[Claim]
     is_awaited: bool
+    left_out: Claim | None = None
     waiting: Seq[Sequence] = ()
     has_followers: bool = False
 
@@ -65,7 +67,7 @@ class Turn:
 
 
 def turn_of(
-    sequences: Iterable[Sequence],
+    sequences: Seq[Sequence],
     claims: Seq[Claim],
     ahead: Seq[Claim],
     policy: EncoderPolicy,
@@ -73,7 +75,9 @@ def turn_of(
     *,
     has_followers: bool,
 ) -> Turn:
-    """Decide it.
+    """Decide it, in a step in which nobody decodes.
+
+    Who waits does so for those only that had come when it began to, so that no stream of others keeps it for ever.
 
     Args:
         sequences: that run, or find a place beside them.
@@ -86,16 +90,28 @@ def turn_of(
     lacking = [claim for claim in claims if not all(need.unit.key in cache for need in claim.needs)]
     names = {claim.request_id for claim in lacking}
     able = [sequence for sequence in sequences if sequence.request_id not in names]
-    waits = [Wait(sequence.encoder_seconds, sequence.waited_seconds) for sequence in able]
-    wave = policy.wave(lacking, waits, is_ready=cache.__contains__, can_pin=cache.can_pin)
+    newest = min((one.waits_until for one in able if one.waits_until is not None), default=None)
+    came_with = {one.request_id for one in sequences if newest is None or one.arrival <= newest}
+    wave = policy.wave(
+        [claim for claim in lacking if claim.request_id in came_with],
+        [_wait_of(sequence, policy) for sequence in able],
+        is_ready=cache.__contains__,
+        can_pin=cache.can_pin,
+    )
     joined = {claim.request_id for claim in wave}
     if any(sequence.num_output_tokens for sequence in able) or not joined:
         return Turn(claims, ahead, is_awaited=bool(able))
     others = [claim for claim in lacking if claim.request_id not in joined]
     return Turn(
         [claim for claim in claims if claim not in others],
-        [*others, *ahead],
+        [*others[1:], *ahead],
         is_awaited=False,
+        left_out=others[0] if others else None,
         waiting=able,
         has_followers=has_followers,
     )
+
+
+def _wait_of(sequence: Sequence, policy: EncoderPolicy) -> Wait:
+    own = sequence.own_seconds and policy.seconds_alone(sequence.own_seconds, sequence.num_prompt_tokens)
+    return Wait(own, sequence.waited_seconds)

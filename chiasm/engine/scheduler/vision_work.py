@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from chiasm.config.engine import EncoderMode
 from chiasm.engine.cache.encoder_cache import EncoderCache
-from chiasm.engine.scheduler.encoder_policy import Claim, EncoderPolicy, Grant
+from chiasm.engine.scheduler.encoder_policy import EncoderPolicy, Grant
+from chiasm.engine.scheduler.turn import Turn
 from chiasm.schema.media import MediaItem, Unit
 from chiasm.schema.plan import VisionPlan, VisionStep
 from chiasm.vision.cost import CostModel
@@ -22,12 +23,14 @@ class _UnderWay:
         plan: what is encoded.
         units: by key, those that have not failed.
         asked_by: by key, for which sequence each was taken up; others may read it too.
+        num_read: tokens that read them in the step that does the last stage.
         num_done: stages of the passes that are done.
     """
 
     plan: VisionPlan
     units: dict[str, Unit]
     asked_by: Mapping[str, str]
+    num_read: int
     num_done: int = 0
 
 
@@ -69,16 +72,18 @@ class VisionWork:
         """Whether a step does the last stage, so that features are there."""
         return step.stop == self._model.shape.num_stages
 
-    def grant(self, claims: Sequence[Claim], ahead: Sequence[Claim], *, num_tokens: int, is_decoding: bool) -> Grant:
+    def grant(self, turn: Turn, *, num_tokens: int) -> Grant:
         """What may be encoded in this step, or how far what is under way goes on; see ``EncoderPolicy.grant``."""
         if self._under_way is not None:
             own = self._under_way
-            return self._policy.go_on(Grant(own.num_done, units=own.units), own.num_done, is_decoding=is_decoding)
+            grant = Grant(own.num_done, units=own.units, num_read=own.num_read)
+            return self._policy.go_on(grant, own.num_done, is_decoding=turn.is_awaited)
         return self._policy.grant(
-            claims,
-            ahead,
+            turn.claims,
+            turn.ahead,
+            left_out=turn.left_out,
             num_tokens=num_tokens,
-            is_decoding=is_decoding,
+            is_decoding=turn.is_awaited,
             is_ready=self._cache.__contains__,
             can_pin=self._cache.can_pin,
             can_keep=self._cache.can_keep,
@@ -93,7 +98,7 @@ class VisionWork:
                 if self._cache.can_pin({**units, key: unit.num_tokens}):
                     units[key] = unit.num_tokens
             self._cache.reserve(units)
-            self._begin([grant.units[key] for key in units], grant.asked_by)
+            self._begin([grant.units[key] for key in units], grant)
         if self._under_way is None or self._under_way.num_done == grant.stop:
             return None
         return self._step(self._under_way, grant.stop)
@@ -102,10 +107,10 @@ class VisionWork:
         """All stages of units that are in the cache's books already; none beside what is under way."""
         if self._under_way is not None:
             return None
-        self._begin(units, grant.asked_by)
+        self._begin(units, grant)
         return None if self._under_way is None else self._step(self._under_way, self._model.shape.num_stages)
 
-    def _begin(self, units: Sequence[Unit], asked_by: Mapping[str, str]) -> None:
+    def _begin(self, units: Sequence[Unit], grant: Grant) -> None:
         if not units:
             return
         plan = plan_vision(
@@ -115,7 +120,7 @@ class VisionWork:
             model=self._model,
             min_units_per_rank=self._min_units_per_rank,
         )
-        self._under_way = _UnderWay(plan, {unit.key: unit for unit in units}, asked_by)
+        self._under_way = _UnderWay(plan, {unit.key: unit for unit in units}, grant.asked_by, grant.num_read)
 
     def _step(self, own: _UnderWay, stop: int) -> VisionStep:
         works = [self._model.work(unit) for unit in own.plan.units]
