@@ -94,6 +94,8 @@ def _left_out(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> An
         # All ranks leave out the same sums; one number is exchanged in place of each, since its end is waited for.
         _, work = func([tensor.new_empty(1) for tensor in args[0]], *args[1:], **kwargs)
         return args[0], work
+    if packet == _aten.sparse_sampled_addmm:
+        return kwargs.get("out")
     if func._schema.is_mutable:
         target = args[0] if args else None
         return target if isinstance(target, Tensor) and _is_costly(target) and "out" not in kwargs else None
@@ -155,6 +157,13 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> Tensor | 
     return None if made is None else made.transpose(-3, -2)
 
 
+def _bags(weight: Tensor, indices: Tensor, offsets: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """[bags, D] and three more that nobody reads; the offsets include the end."""
+    del indices, args, kwargs
+    made = _made((len(offsets) - 1, weight.shape[1]), weight.dtype)
+    return None if made is None else (made, *[offsets.new_empty(0)] * 3)
+
+
 def _same(x: Tensor, *_: Any, **__: Any) -> Tensor | None:
     return _made(x.shape, x.dtype, is_wanted=x.dtype.is_floating_point)
 
@@ -208,6 +217,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.matmul: _matmul,
     _aten.bmm: _matmul,
     _aten.scaled_dot_product_attention: _attention,
+    _aten.embedding_bag: _bags,
     _aten.layer_norm: _same,
     _aten.rms_norm: _same,
     _aten.softmax: _same,
