@@ -69,7 +69,9 @@ class Runner:
         vision_group = group if self._is_encoder_sharded else SOLO
         checkpoint = open_checkpoint(Path(config.model))
         self._facts = served_facts(checkpoint.facts, config.media)
-        self._weight_bytes = weight_bytes(checkpoint, dtype=dtype, text_group=group, vision_group=vision_group)
+        self._weight_bytes = weight_bytes(
+            checkpoint, dtype=dtype, device=device, text_group=group, vision_group=vision_group
+        )
         check_weights(config, self._weight_bytes, device, group)
         segments = tower_kernel(checkpoint.facts.encoder, device, dtype)
         self._model = load_model(
