@@ -94,8 +94,8 @@ def _left_out(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> An
         # All ranks leave out the same sums; one number is exchanged in place of each, since its end is waited for.
         _, work = func([tensor.new_empty(1) for tensor in args[0]], *args[1:], **kwargs)
         return args[0], work
-    if packet == _aten.sparse_sampled_addmm:
-        return kwargs.get("out")
+    if packet in (_aten.sparse_sampled_addmm, _aten.add) and "out" in kwargs and _is_costly(kwargs["out"]):
+        return kwargs["out"]
     if func._schema.is_mutable:
         target = args[0] if args else None
         return target if isinstance(target, Tensor) and _is_costly(target) and "out" not in kwargs else None
