@@ -94,13 +94,15 @@ def _left_out(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> An
         # All ranks leave out the same sums; one number is exchanged in place of each, since its end is waited for.
         _, work = func([tensor.new_empty(1) for tensor in args[0]], *args[1:], **kwargs)
         return args[0], work
-    if packet in (_aten.sparse_sampled_addmm, _aten.add) and "out" in kwargs and _is_costly(kwargs["out"]):
-        return kwargs["out"]
+    is_pointwise = torch.Tag.pointwise in func.tags
+    if "out" in kwargs:
+        can_leave = (is_pointwise or packet == _aten.sparse_sampled_addmm) and _is_costly(kwargs["out"])
+        return kwargs["out"] if can_leave else None
     if func._schema.is_mutable:
         target = args[0] if args else None
-        return target if isinstance(target, Tensor) and _is_costly(target) and "out" not in kwargs else None
+        return target if isinstance(target, Tensor) and _is_costly(target) else None
     rule = _RULES.get(packet)
-    if rule is None and torch.Tag.pointwise in func.tags and packet not in _COMPARISONS:
+    if rule is None and is_pointwise and packet not in _COMPARISONS:
         rule = _pointwise
     return None if rule is None else rule(*args, **kwargs)
 
