@@ -23,7 +23,8 @@ from chiasm.engine.runner.steps import HostStep
 from chiasm.models.entry import SeenUnit, SeenUnits, VisionLanguageModel
 from chiasm.ops.paged_attention import KVCache, SequenceRows
 from chiasm.ops.single_rows import MOST_KEYS, can_attend_single_rows
-from chiasm.sampling.sampler import SamplingRow, sample
+from chiasm.sampling.rows import SamplingRow
+from chiasm.sampling.sampler import sample
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.sampling import SamplingParams
 from chiasm.schema.wire import StepMemory

@@ -360,14 +360,15 @@ class Runner:
 def _host_step(scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]) -> HostStep:
     """The tokens of a step, packed."""
     token_ids: list[int] = []
-    positions, sequences, last_rows = [], [], []
+    sequences, last_rows = [], []
+    num_tokens = sum(part.num_new_tokens for _, part in scheduled)
+    positions = np.empty((len(scheduled[0][0].prompt_positions), num_tokens), np.int64)
     for record, part in scheduled:
         start, stop = part.num_computed_tokens, part.num_computed_tokens + part.num_new_tokens
+        first_row = len(token_ids)
         token_ids += record.token_ids[start:stop]
-        positions.append(record.positions(start, stop))
+        record.write_positions(start, stop, positions[:, first_row : len(token_ids)])
         sequences.append(SequenceRows(start, part.num_new_tokens, record.block_ids))
         if part.is_sampling:
             last_rows.append(len(token_ids) - 1)
-    return HostStep(
-        np.array(token_ids, np.int64), np.concatenate(positions, axis=1), np.array(last_rows, np.int64), sequences
-    )
+    return HostStep(np.array(token_ids, np.int64), positions, np.array(last_rows, np.int64), sequences)
