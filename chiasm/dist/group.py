@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from chiasm.dist.shared_slots import SharedSlots, open_shared_slots
+
 
 class PendingExchange(NamedTuple):
     """An exchange under way.
@@ -44,16 +46,27 @@ class Group:
         size: number of ranks; one needs no torch.distributed.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, process_group: dist.ProcessGroup | None = None) -> None:
-        """Wrap ``process_group``; None is the default group of the process."""
+    def __init__(
+        self,
+        rank: int = 0,
+        size: int = 1,
+        process_group: dist.ProcessGroup | None = None,
+        shared_slots: SharedSlots | None = None,
+    ) -> None:
+        """Wrap ``process_group``; None is the default group of the process. ``shared_slots`` are of the same ranks."""
         assert 0 <= rank < size
         self.rank = rank
         self.size = size
         self._process_group = process_group
+        self._shared_slots = shared_slots
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """Sum ``x`` over the ranks, in place; returns ``x``."""
-        if self.size > 1:
+        if self.size == 1:
+            return x
+        if self._shared_slots is not None and _is_plain(x):
+            self._shared_slots.add_up(x)
+        else:
             dist.all_reduce(x, group=self._process_group)
         return x
 
@@ -68,6 +81,8 @@ class Group:
         if self.size == 1:
             return x
         x = x.contiguous()
+        if self._shared_slots is not None and _is_plain(x) and x.dim() == 2 and self._shared_slots.can_gather(x):
+            return self._shared_slots.gather_last(x)
         shards = [torch.empty_like(x) for _ in range(self.size)]
         dist.all_gather(shards, x, group=self._process_group)
         return torch.cat(shards, dim=-1)
@@ -132,6 +147,11 @@ class Group:
         dist.all_to_all_single(gathered, outgoing, counts, [len(local)] * self.size, group=self._process_group)
 
 
+def _is_plain(x: Tensor) -> bool:
+    """Whether it lies in one piece in the host's memory."""
+    return x.device.type == "cpu" and x.is_contiguous()
+
+
 SOLO = Group()
 """The group of one."""
 
@@ -163,7 +183,21 @@ def init_world(
         timeout=timedelta(seconds=timeout_seconds),
         device_id=device if is_cuda else None,
     )
-    return Group(rank, size)
+    if is_cuda:
+        return Group(rank, size)
+    shared = Path(f"{store_path}.slots")
+    return Group(
+        rank,
+        size,
+        shared_slots=open_shared_slots(shared, rank, size, agree=_all_agree, timeout_seconds=timeout_seconds),
+    )
+
+
+def _all_agree(is_willing: bool) -> bool:
+    """Whether all ranks of the default group are."""
+    unwilling = torch.tensor(int(not is_willing))
+    dist.all_reduce(unwilling)
+    return not unwilling.item()
 
 
 def _bind_gloo_to_loopback() -> None:

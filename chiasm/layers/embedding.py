@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from chiasm.dist.group import Group
 from chiasm.layers.linear import PackedLayer, packed
 from chiasm.layers.weight import Part, Piece, Placement, Weight
-from chiasm.ops.matmul import linear
+from chiasm.ops.matmul import is_worth_packing, linear
 
 
 def _vocab_weight(vocab_size: int, hidden_size: int, placement: Placement) -> Weight:
@@ -61,11 +61,16 @@ class OutputProjection(PackedLayer):
         super().__init__()
         self.group = placement.group
         self.vocab_size = vocab_size
+        self.is_tied = tied is not None
         self.weight: nn.Parameter = tied.weight if tied else _vocab_weight(vocab_size, hidden_size, placement)
 
     def pack(self) -> None:
         """Pack the weight; the embeddings that it is tied to keep theirs as it is, since rows are looked up there."""
         self.weight = packed(self.weight)
+
+    def copied_bytes(self, device: torch.device) -> int:
+        """Of the packed matrix where the embeddings keep theirs."""
+        return self.weight.nbytes if self.is_tied and is_worth_packing(self.weight, device) else 0
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[m, d] -> float32 [m, V] on every rank."""

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -31,6 +32,10 @@ class PackedLayer(nn.Module, ABC):
     @abstractmethod
     def pack(self) -> None:
         """Pack them; called once, when every weight is loaded."""
+
+    def copied_bytes(self, device: torch.device) -> int:  # noqa: ARG002
+        """What packing takes beside the weights as they were loaded, once the layer is on ``device``."""
+        return 0
 
 
 def packed(weight: nn.Parameter) -> nn.Parameter:

@@ -67,7 +67,9 @@ def load_model(
     return LoadedModel(checkpoint.facts, model)
 
 
-def weight_bytes(checkpoint: Checkpoint, *, dtype: torch.dtype, text_group: Group, vision_group: Group) -> int:
+def weight_bytes(
+    checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, text_group: Group, vision_group: Group
+) -> int:
     """What the weights of this rank will take, known before any is read; arguments are those of ``load_model``.
 
     Raises:
@@ -75,7 +77,8 @@ def weight_bytes(checkpoint: Checkpoint, *, dtype: torch.dtype, text_group: Grou
     """
     meta = torch.device("meta")
     model = _build(checkpoint, Placement(text_group, dtype, meta), Placement(vision_group, dtype, meta))
-    return sum(weight.numel() * weight.itemsize for _, weight in model.named_parameters())
+    copied = sum(layer.copied_bytes(device) for layer in model.modules() if isinstance(layer, PackedLayer))
+    return copied + sum(weight.nbytes for _, weight in model.named_parameters())
 
 
 def _build(checkpoint: Checkpoint, text: Placement, vision: Placement) -> LoadableModel:

@@ -29,9 +29,10 @@ _FUSED: dict[Activation, tuple[str, str]] = {
 }
 
 
-def is_worth_packing(weight: Tensor) -> bool:
-    """Whether ``pack`` knows and helps a matrix of this size, type and device."""
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available() or weight.numel() < _MIN_ELEMENTS:
+def is_worth_packing(weight: Tensor, device: torch.device | None = None) -> bool:
+    """Whether ``pack`` knows and helps a matrix of this size and type, on ``device`` if it is to go to another."""
+    is_on_cpu = (device or weight.device).type == "cpu"
+    if not is_on_cpu or not torch.backends.mkldnn.is_available() or weight.numel() < _MIN_ELEMENTS:
         return False
     if weight.dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -19,4 +19,4 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     normed = (wide * scale).to(x.dtype)
-    return normed if weight is None else weight * normed
+    return normed if weight is None else normed.mul_(weight)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from chiasm.ops.single_rows import MOST_KEYS, IntArray, SingleRow, SingleRows, can_attend_single_rows
 
 # Query rows per attention call: rows of a tile see no key beyond its last row, so small tiles skip the upper
 # triangle and bound the mask, and large ones make fewer calls.
@@ -54,20 +57,30 @@ class SequenceSlice:
         start: its first row.
         stop: one past its last row.
         num_computed_tokens: position of its first row, that is the length of its history in the cache.
-        block_ids: LongTensor [blocks], its cache blocks in order; they reach at least to its last row.
-        first_block: the first block where the ids are consecutive, so that its cache is one view; else None.
+        blocks: its cache blocks in order; they reach at least to its last row.
+        device: of the cache.
     """
 
     start: int
     stop: int
     num_computed_tokens: int
-    block_ids: Tensor
-    first_block: int | None = None
+    blocks: IntArray
+    device: torch.device
 
     @property
     def num_tokens(self) -> int:
         """Tokens that its last row attends to."""
         return self.num_computed_tokens + self.stop - self.start
+
+    @cached_property
+    def block_ids(self) -> Tensor:
+        """LongTensor [blocks]; made when first asked for, and once for all layers."""
+        return torch.from_numpy(self.blocks).to(self.device)
+
+    @cached_property
+    def first_block(self) -> int | None:
+        """The first block where the blocks are consecutive, so that its cache is one view; else None."""
+        return int(self.blocks[0]) if bool(np.all(np.diff(self.blocks) == 1)) else None
 
 
 class PagedKernel(Protocol):
@@ -85,11 +98,15 @@ class PagedBatch:
         slices: they cover the rows, in order; empty where a kernel knows the sequences.
         slots: LongTensor [n], where each row's key and value go: block * block_size + offset.
         kernel: what the rows attend with; None goes through the slices one by one.
+        singles: those of one row that can be gone through together.
+        others: the other slices.
     """
 
     slices: tuple[SequenceSlice, ...]
     slots: Tensor
     kernel: PagedKernel | None = None
+    singles: SingleRows | None = None
+    others: tuple[SequenceSlice, ...] = ()
 
 
 class SequenceRows(NamedTuple):
@@ -102,18 +119,26 @@ class SequenceRows(NamedTuple):
 
 def build_batch(sequences: Sequence[SequenceRows], block_size: int, device: torch.device) -> PagedBatch:
     """Pack the new rows of these sequences, in order."""
-    slices = []
-    slots = []
-    start = 0
+    slices, others = [], []
+    slots: list[int] = []
+    singles: list[SingleRow] = []
+    start = num_keys = 0
     for num_computed, num_new, block_ids in sequences:
         blocks = np.asarray(block_ids, dtype=np.int64)
-        positions = np.arange(num_computed, num_computed + num_new)
-        slots.append(blocks[positions // block_size] * block_size + positions % block_size)
-        first_block = int(blocks[0]) if bool(np.all(np.diff(blocks) == 1)) else None
-        ids = torch.from_numpy(blocks).to(device)
-        slices.append(SequenceSlice(start, start + num_new, num_computed, ids, first_block))
+        slices.append(SequenceSlice(start, start + num_new, num_computed, blocks, device))
+        if num_new == 1:
+            slots.append(block_ids[num_computed // block_size] * block_size + num_computed % block_size)
+        else:
+            positions = np.arange(num_computed, num_computed + num_new)
+            slots += (blocks[positions // block_size] * block_size + positions % block_size).tolist()
+        if num_new == 1 and num_keys + num_computed < MOST_KEYS:
+            singles.append(SingleRow(start, num_computed, blocks))
+            num_keys += num_computed + 1
+        else:
+            others.append(slices[-1])
         start += num_new
-    return PagedBatch(tuple(slices), torch.from_numpy(np.concatenate(slots)).to(device))
+    together = SingleRows(singles, block_size, is_whole_batch=not others) if singles else None
+    return PagedBatch(tuple(slices), torch.tensor(slots, device=device), None, together, tuple(others))
 
 
 def paged_attention(
@@ -145,7 +170,11 @@ def paged_attention(
     if batch.kernel is not None:
         return batch.kernel.attend(q, cache, scale, chunk_size)
     out = q.new_empty(q.shape)
-    for sequence in batch.slices:
+    slices = batch.slices
+    if batch.singles is not None and can_attend_single_rows(q.device, q.dtype):
+        batch.singles.attend(q, cache.keys, cache.values, scale, chunk_size, out)
+        slices = batch.others
+    for sequence in slices:
         for span in _spans(sequence, chunk_size):
             rows = slice(span.start, span.stop)
             if span.first_key >= sequence.num_computed_tokens:  # all that is attended to is new

@@ -138,8 +138,21 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     """
     cos, sin = rotation.cos[:, None], rotation.sin[:, None]
     width = 2 * cos.shape[-1]
-    by_halves = rotation.pairing == "halves"
-    first, second = x[..., :width].chunk(2, dim=-1) if by_halves else (x[..., 0:width:2], x[..., 1:width:2])
-    turned = (first * cos - second * sin, second * cos + first * sin)
-    pairs = turned if by_halves else (torch.stack(turned, dim=-1).flatten(-2),)
-    return torch.cat((*pairs, x[..., width:]), dim=-1).to(x.dtype)
+    wide = x.to(torch.promote_types(x.dtype, cos.dtype))
+    # Into place: on a CPU, making what lies in between and joining it costs several times what the products cost.
+    out = wide.new_empty(wide.shape)
+    first, second = _pairs(wide[..., :width], rotation.pairing)
+    turned_first, turned_second = _pairs(out[..., :width], rotation.pairing)
+    torch.mul(first, cos, out=turned_first).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=turned_second).addcmul_(first, sin)
+    if width < x.shape[-1]:
+        out[..., width:] = wide[..., width:]
+    return out.to(x.dtype)
+
+
+def _pairs(x: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
+    """[..., R] -> two views [..., R / 2], the first and the second of each pair."""
+    if pairing == "halves":
+        half = x.shape[-1] // 2
+        return x[..., :half], x[..., half:]
+    return x[..., 0::2], x[..., 1::2]

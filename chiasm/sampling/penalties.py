@@ -1,15 +1,17 @@
-"""Changes to logits that depend on what a sequence has said so far.
+"""Changes to logits that depend on what a sequence has said so far, made for all sequences of a batch at once.
 
-Shapes: V is the size of the vocabulary.
+Shapes: B is sequences, V the size of the vocabulary.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from chiasm.sampling.rows import SamplingRow
 from chiasm.schema.sampling import SamplingParams
 
 
@@ -18,7 +20,7 @@ def has_penalties(params: SamplingParams) -> bool:
     return (params.presence_penalty, params.frequency_penalty, params.repetition_penalty) != (0.0, 0.0, 1.0)
 
 
-def apply_penalties(logits: Tensor, params: SamplingParams, prompt: Sequence[int], output: Sequence[int]) -> None:
+def apply_penalties(logits: Tensor, rows: Sequence[SamplingRow]) -> None:
     """Penalise repeated tokens in place.
 
     The repetition penalty (Keskar et al. 2019, CTRL, section 4.1) divides positive logits of tokens seen in prompt or
@@ -26,25 +28,61 @@ def apply_penalties(logits: Tensor, params: SamplingParams, prompt: Sequence[int
     (count > 0) * presence`` is subtracted, counting the output only.
 
     Args:
-        logits: of one sequence, [V].
-        params: its parameters.
-        prompt: its prompt's tokens.
-        output: its tokens generated so far.
+        logits: [B, V].
+        rows: B descriptions.
     """
-    if params.repetition_penalty != 1.0:
-        # A prompt may have placeholders that no answer can have.
-        tokens = sorted({token for token in (*prompt, *output) if token < len(logits)})
-        seen = torch.tensor(tokens, dtype=torch.int64, device=logits.device)
-        values = logits[seen]
-        penalty = params.repetition_penalty
-        logits[seen] = torch.where(values > 0, values / penalty, values * penalty)
-    if output and (params.frequency_penalty or params.presence_penalty):
-        tokens, counts = torch.tensor(output, device=logits.device).unique(return_counts=True)
-        logits[tokens] -= params.frequency_penalty * counts + params.presence_penalty
+    seen, counted = _Places(), _Places()
+    for index, row in enumerate(rows):
+        params = row.params
+        if params.repetition_penalty != 1.0:
+            # A prompt may have placeholders that no answer can have.
+            for token in {token for token in row.token_ids if token < logits.shape[-1]}:
+                seen.add(index, token, params.repetition_penalty)
+        if params.frequency_penalty or params.presence_penalty:
+            for token, count in Counter(row.token_ids[row.num_prompt_tokens :]).items():
+                counted.add(index, token, params.frequency_penalty * count + params.presence_penalty)
+    if seen:
+        places, penalties = seen.index(logits), seen.numbers(logits)
+        values = logits[places]
+        logits[places] = torch.where(values > 0, values / penalties, values * penalties)
+    if counted:
+        logits[counted.index(logits)] -= counted.numbers(logits)
 
 
-def forbid_stop_tokens(logits: Tensor, params: SamplingParams, eos_token_ids: Sequence[int], num_output: int) -> None:
-    """Mask in place the tokens that would end an answer shorter than ``min_tokens``. ``logits`` is [V]."""
-    if num_output < params.min_tokens:
-        stops = {*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)}
-        logits[sorted(stops)] = -torch.inf
+def forbid_stop_tokens(logits: Tensor, rows: Sequence[SamplingRow], eos_token_ids: Sequence[int]) -> None:
+    """Mask in place the tokens that would end answers shorter than ``min_tokens``; [B, V] and B descriptions."""
+    stops = _Places()
+    for index, row in enumerate(rows):
+        params = row.params
+        if row.num_output_tokens < params.min_tokens:
+            for token in {*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)}:
+                stops.add(index, token, -torch.inf)
+    if stops:
+        logits[stops.index(logits)] = stops.numbers(logits)
+
+
+class _Places:
+    """Some logits of a batch, none of them twice, and a number for each."""
+
+    def __init__(self) -> None:
+        self._rows: list[int] = []
+        self._tokens: list[int] = []
+        self._numbers: list[float] = []
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._rows)
+
+    def add(self, row: int, token: int, number: float) -> None:
+        """Take one in."""
+        self._rows.append(row)
+        self._tokens.append(token)
+        self._numbers.append(number)
+
+    def index(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Where they are in ``logits``."""
+        return torch.tensor(self._rows, device=logits.device), torch.tensor(self._tokens, device=logits.device)
+
+    def numbers(self, logits: Tensor) -> Tensor:
+        """In the type of ``logits``."""
+        return torch.tensor(self._numbers, dtype=logits.dtype, device=logits.device)

@@ -3,37 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from chiasm.sampling.draw import draw, uniform
-from chiasm.sampling.penalties import apply_penalties, forbid_stop_tokens, has_penalties
+from chiasm.sampling.penalties import apply_penalties, forbid_stop_tokens
+from chiasm.sampling.rows import SamplingRow
 from chiasm.schema.plan import SampledToken, TokenLogprob
-from chiasm.schema.sampling import SamplingParams
-
-
-@dataclass(frozen=True)
-class SamplingRow:
-    """What sampling needs to know of one sequence.
-
-    Attributes:
-        request_id: its name.
-        params: its parameters, with the seed filled in.
-        token_ids: its tokens so far; not copied, a long prompt is not walked for each token.
-        num_prompt_tokens: how many of them are the prompt.
-    """
-
-    request_id: str
-    params: SamplingParams
-    token_ids: Sequence[int]
-    num_prompt_tokens: int
-
-    @property
-    def num_output_tokens(self) -> int:
-        """Tokens generated so far."""
-        return len(self.token_ids) - self.num_prompt_tokens
 
 
 def sample(logits: Tensor, rows: Sequence[SamplingRow], eos_token_ids: Sequence[int]) -> list[SampledToken]:
@@ -49,7 +26,8 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow], eos_token_ids: Sequence[
     """
     wants_logprobs = [i for i, row in enumerate(rows) if row.params.logprobs is not None]
     raw = logits[wants_logprobs].log_softmax(dim=-1) if wants_logprobs else None
-    _adjust(logits, rows, eos_token_ids)
+    apply_penalties(logits, rows)
+    forbid_stop_tokens(logits, rows, eos_token_ids)
     token_ids = _choose(logits, rows)
     reports: dict[int, TokenLogprob] = {}
     if raw is not None:
@@ -59,14 +37,6 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow], eos_token_ids: Sequence[
         SampledToken(row.request_id, token_id, reports.get(index))
         for index, (row, token_id) in enumerate(zip(rows, token_ids, strict=True))
     ]
-
-
-def _adjust(logits: Tensor, rows: Sequence[SamplingRow], eos_token_ids: Sequence[int]) -> None:
-    for line, row in zip(logits, rows, strict=True):
-        if has_penalties(row.params):
-            prompt, output = row.token_ids[: row.num_prompt_tokens], row.token_ids[row.num_prompt_tokens :]
-            apply_penalties(line, row.params, prompt, output)
-        forbid_stop_tokens(line, row.params, eos_token_ids, row.num_output_tokens)
 
 
 def _choose(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:

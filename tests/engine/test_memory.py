@@ -154,8 +154,25 @@ def test_bytes_of_weights(family: str, tmp_path: Path) -> None:
         weight.numel() * weight.itemsize
         for _, weight in load_model(checkpoint, dtype=torch.float32, device=CPU).model.named_parameters()  # type: ignore[attr-defined]
     )
-    told = weight_bytes(checkpoint, dtype=torch.float32, text_group=SOLO, vision_group=SOLO)
+    told = weight_bytes(checkpoint, dtype=torch.float32, device=CPU, text_group=SOLO, vision_group=SOLO)
     assert expected <= told <= expected + 8 * facts.encoder.hidden_size * facts.processor.row_bytes
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="nothing is packed without oneDNN")
+def test_a_packed_copy_of_tied_embeddings_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = open_checkpoint(save_qwen2_5_vl(tmp_path / "tied", tied=True).folder)
+
+    def told(device: str) -> int:
+        groups = {"text_group": SOLO, "vision_group": SOLO}
+        return weight_bytes(checkpoint, dtype=torch.float32, device=torch.device(device), **groups)
+
+    small = told("cpu")
+    monkeypatch.setattr("chiasm.ops.matmul._MIN_ELEMENTS", 1)
+    model = load_model(checkpoint, dtype=torch.float32, device=CPU).model
+    embeddings, projection = model.language_model.embed_tokens.weight, model.lm_head.weight  # type: ignore[attr-defined]
+    assert projection.is_mkldnn, "tied, and packed beside the embeddings"
+    assert told("cpu") == small + embeddings.nbytes
+    assert told("cuda") == small
 
 
 STEP = StepMemory(

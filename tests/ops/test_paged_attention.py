@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from chiasm.ops.paged_attention import KVCache, SequenceRows, build_batch, paged_attention
+from chiasm.ops.single_rows import MOST_KEYS
 
 CPU = torch.device("cpu")
 BLOCK_SIZE = 4
@@ -98,23 +99,54 @@ def test_rows_attend_within_their_chunk(chunk_size: int, num_kv_heads: int) -> N
 
 
 @pytest.mark.parametrize("block_ids", [[0, 1, 2, 3], [3, 1, 0, 2]], ids=["in order", "out of order"])
-def test_blocks_before_a_chunk_are_not_read(block_ids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("num_new", [1, 2])
+def test_blocks_before_a_chunk_are_not_read(block_ids: list[int], num_new: int) -> None:
     history = make_history(15, 2, 1, block_ids)
-    _, cache = run_steps([history], [[14]], 4)
-    read: list[int] = []
-
-    def count(*tensors: Tensor, **options: object) -> Tensor:
-        read.append(tensors[1].shape[-2])
-        return sdpa(*tensors, **options)
-
-    sdpa = torch.nn.functional.scaled_dot_product_attention
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", count)
+    start = 15 - num_new
+    _, cache = run_steps([history], [[start]], 4)
     for blocks in (cache.keys, cache.values):
         blocks[block_ids[0]] = blocks[block_ids[1]] = torch.nan
-    batch = build_batch([SequenceRows(14, 1, block_ids)], BLOCK_SIZE, CPU)
-    out = paged_attention(history.q[14:], history.k[14:], history.v[14:], cache, batch, SCALE, 8)
-    torch.testing.assert_close(out, expected_output(history, 8)[14:], rtol=0, atol=1e-12)
-    assert read == [7]
+    batch = build_batch([SequenceRows(start, num_new, block_ids)], BLOCK_SIZE, CPU)
+    out = paged_attention(history.q[start:], history.k[start:], history.v[start:], cache, batch, SCALE, 8)
+    torch.testing.assert_close(out, expected_output(history, 8)[start:], rtol=0, atol=1e-12)
+
+
+def test_a_single_row_is_the_same_in_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit, whatever the others' lengths, and whether they bring more rows or not."""
+    lengths = [5, 40, 17, 5, 1, 33]
+    blocks = iter(torch.randperm(60).tolist())
+    tables = [[next(blocks) for _ in range(-(-length // BLOCK_SIZE))] for length in lengths]
+    cache = KVCache.empty(60, BLOCK_SIZE, 2, 64, torch.float32, CPU)
+    q, k, v = (torch.randn(sum(lengths), heads, 64) for heads in (14, 2, 2))
+
+    def attend(rows: list[int], counts: list[int], chunk_size: int | None) -> Tensor:
+        batch = build_batch(
+            [SequenceRows(lengths[i] - n, n, tables[i]) for i, n in zip(rows, counts, strict=True)], BLOCK_SIZE, CPU
+        )
+        own = torch.cat([torch.arange(n) + sum(lengths[: i + 1]) - n for i, n in zip(rows, counts, strict=True)])
+        out = paged_attention(q[own], k[own], v[own], cache, batch, 0.3, chunk_size)
+        return torch.stack([part[-1] for part in out.split(counts)])
+
+    attend(list(range(len(lengths))), lengths, None)
+    for chunk_size in (None, 7):
+        alone = torch.cat([attend([i], [1], chunk_size) for i in range(len(lengths))])
+        together = attend(list(range(len(lengths))), [1] * len(lengths), chunk_size)
+        assert torch.equal(together, alone)
+        mixed = attend([2, 1, 0, 5], [3, 1, 1, 1], chunk_size)
+        assert torch.equal(mixed[1:], alone[[1, 0, 5]])
+        with monkeypatch.context() as patch:
+            patch.setattr("chiasm.ops.paged_attention.can_attend_single_rows", lambda *_: False)
+            torch.testing.assert_close(attend(list(range(6)), [1] * 6, chunk_size), alone, rtol=0, atol=1e-5)
+
+
+def test_single_rows_are_gone_through_together() -> None:
+    """As far as their tables may grow; the others one by one."""
+    rows = [SequenceRows(9, 1, [0, 1, 2]), SequenceRows(0, 2, [3]), SequenceRows(MOST_KEYS - 11, 1, range(2**16))]
+    batch = build_batch(rows, BLOCK_SIZE, CPU)
+    assert [piece.start for piece in batch.others] == [1]
+    batch = build_batch([*rows, SequenceRows(0, 1, [4])], BLOCK_SIZE, CPU)
+    assert [piece.start for piece in batch.others] == [1, 4]
+    assert [piece.start for piece in batch.slices] == [0, 1, 3, 4]
 
 
 def test_only_the_slots_of_new_rows_are_written() -> None:

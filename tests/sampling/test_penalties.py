@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import MinNewTokensLengthLogitsProcessor, RepetitionPenaltyLogitsProcessor
 
 from chiasm.sampling.penalties import apply_penalties, forbid_stop_tokens, has_penalties
+from chiasm.sampling.rows import SamplingRow
 from chiasm.schema.sampling import SamplingParams
 
 VOCAB_SIZE = 30
@@ -22,9 +23,13 @@ def make_logits(seed: int = 0) -> Tensor:
     return 3 * torch.randn(VOCAB_SIZE, generator=torch.Generator().manual_seed(seed))
 
 
+def said(prompt: list[int], output: list[int], **fields: Any) -> SamplingRow:
+    return SamplingRow("", SamplingParams(max_tokens=None, **fields), [*prompt, *output], len(prompt))
+
+
 def penalised(prompt: list[int], output: list[int], **fields: Any) -> Tensor:
     logits = make_logits()
-    apply_penalties(logits, SamplingParams(**fields), prompt, output)
+    apply_penalties(logits[None], [said(prompt, output, **fields)])
     return logits
 
 
@@ -69,8 +74,8 @@ def test_all_together() -> None:
 
 def test_masked_tokens_stay_masked() -> None:
     logits = torch.tensor([-torch.inf, 1.0])
-    params = SamplingParams(repetition_penalty=2.0, frequency_penalty=-2.0, presence_penalty=-2.0)
-    apply_penalties(logits, params, [0, 1], [0])
+    row = said([0, 1], [0], repetition_penalty=2.0, frequency_penalty=-2.0, presence_penalty=-2.0)
+    apply_penalties(logits[None], [row])
     assert logits.tolist() == [-torch.inf, 0.5]
 
 
@@ -88,13 +93,33 @@ def test_whether_there_is_anything_to_do(fields: dict[str, Any], changes: bool) 
     assert torch.equal(penalised([1], [2], **fields), make_logits()) is not changes
 
 
+def test_rows_of_a_batch_do_not_mix() -> None:
+    rows = [
+        said([1, 2], [2], repetition_penalty=1.5),
+        said([9], [4, 4, 5]),
+        said([7], [3, 3], frequency_penalty=0.5, min_tokens=9),
+        said([1], [1], repetition_penalty=0.5, presence_penalty=1.0, min_tokens=2, stop_token_ids=(8,)),
+    ]
+    together = torch.stack([make_logits(seed) for seed in range(len(rows))])
+    alone = together.clone()
+    untouched = together[1].clone()
+    apply_penalties(together, rows)
+    forbid_stop_tokens(together, rows, (3, 5))
+    for index, row in enumerate(rows):
+        apply_penalties(alone[index : index + 1], [row])
+        forbid_stop_tokens(alone[index : index + 1], [row], (3, 5))
+    assert torch.equal(together, alone)
+    assert torch.equal(together[1], untouched)
+    assert [(line == -torch.inf).nonzero()[:, 0].tolist() for line in together] == [[], [], [3, 5], [3, 5, 8]]
+
+
 # --- min_tokens
 
 
 def forbidden(num_output: int, eos: tuple[int, ...] = (3, 5), **fields: Any) -> list[int]:
     """The tokens that are masked."""
     logits = make_logits()
-    forbid_stop_tokens(logits, SamplingParams(max_tokens=None, **fields), eos, num_output)
+    forbid_stop_tokens(logits[None], [said([1], [0] * num_output, **fields)], eos)
     return (logits == -torch.inf).nonzero()[:, 0].tolist()
 
 

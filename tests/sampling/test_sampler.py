@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from chiasm.sampling.sampler import SamplingRow, sample
+from chiasm.sampling.rows import SamplingRow
+from chiasm.sampling.sampler import sample
 from chiasm.schema.plan import SampledToken
 from chiasm.schema.sampling import SamplingParams
 

@@ -94,11 +94,15 @@ def _left_out(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> An
         # All ranks leave out the same sums; one number is exchanged in place of each, since its end is waited for.
         _, work = func([tensor.new_empty(1) for tensor in args[0]], *args[1:], **kwargs)
         return args[0], work
+    is_pointwise = torch.Tag.pointwise in func.tags
+    if "out" in kwargs:
+        can_leave = (is_pointwise or packet == _aten.sparse_sampled_addmm) and _is_costly(kwargs["out"])
+        return kwargs["out"] if can_leave else None
     if func._schema.is_mutable:
         target = args[0] if args else None
-        return target if isinstance(target, Tensor) and _is_costly(target) and "out" not in kwargs else None
+        return target if isinstance(target, Tensor) and _is_costly(target) else None
     rule = _RULES.get(packet)
-    if rule is None and torch.Tag.pointwise in func.tags and packet not in _COMPARISONS:
+    if rule is None and is_pointwise and packet not in _COMPARISONS:
         rule = _pointwise
     return None if rule is None else rule(*args, **kwargs)
 
@@ -155,6 +159,13 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> Tensor | 
     return None if made is None else made.transpose(-3, -2)
 
 
+def _bags(weight: Tensor, indices: Tensor, offsets: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """[bags, D] and three more that nobody reads; the offsets include the end."""
+    del indices, args, kwargs
+    made = _made((len(offsets) - 1, weight.shape[1]), weight.dtype)
+    return None if made is None else (made, *[offsets.new_empty(0)] * 3)
+
+
 def _same(x: Tensor, *_: Any, **__: Any) -> Tensor | None:
     return _made(x.shape, x.dtype, is_wanted=x.dtype.is_floating_point)
 
@@ -208,6 +219,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.matmul: _matmul,
     _aten.bmm: _matmul,
     _aten.scaled_dot_product_attention: _attention,
+    _aten.embedding_bag: _bags,
     _aten.layer_norm: _same,
     _aten.rms_norm: _same,
     _aten.softmax: _same,

@@ -22,7 +22,9 @@ from chiasm.engine.runner.launch import Launch
 from chiasm.engine.runner.steps import HostStep
 from chiasm.models.entry import SeenUnit, SeenUnits, VisionLanguageModel
 from chiasm.ops.paged_attention import KVCache, SequenceRows
-from chiasm.sampling.sampler import SamplingRow, sample
+from chiasm.ops.single_rows import MOST_KEYS, can_attend_single_rows
+from chiasm.sampling.rows import SamplingRow
+from chiasm.sampling.sampler import sample
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.sampling import SamplingParams
 from chiasm.schema.wire import StepMemory
@@ -243,12 +245,15 @@ class BiggestStep:
         """The newest rows of a sequence of full length, and others that decode at the same length.
 
         They share their blocks, in an order that is not that of memory. On a CPU sequences are attended one after
-        another, so that few of them tell as much as many.
+        another, but for those whose rows are gone through together, so that few of them tell as much as many.
         """
         limits = self.limits
         length = limits.max_model_len
         num_seqs = min(limits.num_seqs, limits.num_tokens)
-        num_decoding = min(num_seqs, _COUNTED_SEQUENCES) - 1 if self.device.type == "cpu" else num_seqs - 1
+        num_decoding = num_seqs - 1
+        if self.device.type == "cpu":
+            num_together = MOST_KEYS // length if can_attend_single_rows(self.device, self.dtype) else 0
+            num_decoding = min(num_decoding, max(_COUNTED_SEQUENCES - 1, num_together))
         block_ids = range(-(-length // limits.block_size))[::-1]
         left = limits.num_tokens - num_decoding
         sequences = [SequenceRows(length - min(left, length), min(left, length), block_ids)]

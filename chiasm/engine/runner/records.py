@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from chiasm.sampling.sampler import SamplingRow
+from chiasm.sampling.rows import SamplingRow
 from chiasm.schema.media import MediaItem
 from chiasm.schema.plan import ScheduledRequest, StartedRequest
 from chiasm.schema.sampling import SamplingParams
@@ -61,12 +61,12 @@ class SequenceRecord:
             self.token_ids.append(scheduled.new_token_id)
         self.block_ids += scheduled.new_block_ids
 
-    def positions(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Rotary positions of tokens ``start`` to ``stop``, [dims, stop - start]."""
-        prompt = self.prompt_positions[:, start:stop]
-        first_output = max(start, self.num_prompt_tokens)
-        output = np.arange(first_output, max(first_output, stop), dtype=np.int64) + self.position_delta
-        return np.concatenate([prompt, np.broadcast_to(output, (len(prompt), len(output)))], axis=1)
+    def write_positions(self, start: int, stop: int, out: npt.NDArray[np.int64]) -> None:
+        """Fill ``out`` [dims, stop - start] with the rotary positions of tokens ``start`` to ``stop``."""
+        num_prompt = max(0, min(stop, self.num_prompt_tokens) - start)
+        if num_prompt:
+            out[:, :num_prompt] = self.prompt_positions[:, start : start + num_prompt]
+        out[:, num_prompt:] = np.arange(start + num_prompt, stop) + self.position_delta
 
     def sampling_row(self) -> SamplingRow:
         """What the sampler needs."""

@@ -69,7 +69,9 @@ class Runner:
         vision_group = group if self._is_encoder_sharded else SOLO
         checkpoint = open_checkpoint(Path(config.model))
         self._facts = served_facts(checkpoint.facts, config.media)
-        self._weight_bytes = weight_bytes(checkpoint, dtype=dtype, text_group=group, vision_group=vision_group)
+        self._weight_bytes = weight_bytes(
+            checkpoint, dtype=dtype, device=device, text_group=group, vision_group=vision_group
+        )
         check_weights(config, self._weight_bytes, device, group)
         segments = tower_kernel(checkpoint.facts.encoder, device, dtype)
         self._model = load_model(
@@ -361,14 +363,15 @@ class Runner:
 def _host_step(scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]) -> HostStep:
     """The tokens of a step, packed."""
     token_ids: list[int] = []
-    positions, sequences, last_rows = [], [], []
+    sequences, last_rows = [], []
+    num_tokens = sum(part.num_new_tokens for _, part in scheduled)
+    positions = np.empty((len(scheduled[0][0].prompt_positions), num_tokens), np.int64)
     for record, part in scheduled:
         start, stop = part.num_computed_tokens, part.num_computed_tokens + part.num_new_tokens
+        first_row = len(token_ids)
         token_ids += record.token_ids[start:stop]
-        positions.append(record.positions(start, stop))
+        record.write_positions(start, stop, positions[:, first_row : len(token_ids)])
         sequences.append(SequenceRows(start, part.num_new_tokens, record.block_ids))
         if part.is_sampling:
             last_rows.append(len(token_ids) - 1)
-    return HostStep(
-        np.array(token_ids, np.int64), np.concatenate(positions, axis=1), np.array(last_rows, np.int64), sequences
-    )
+    return HostStep(np.array(token_ids, np.int64), positions, np.array(last_rows, np.int64), sequences)

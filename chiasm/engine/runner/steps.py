@@ -64,7 +64,7 @@ class StepInputs(Protocol):
 
 
 class PlainInputs:
-    """For attention that goes through the sequences one by one.
+    """For attention that goes through the sequences itself.
 
     Args:
         block_size: tokens in a block of the cache.
