@@ -19,7 +19,7 @@ from chiasm.schema.facts import EncoderRates
 from chiasm.schema.wire import RankInfo
 
 _log = get_logger(__name__)
-_FORMAT = "2"  # counts up when rates come to mean something else
+_FORMAT = "3"  # counts up when rates come to mean something else
 
 
 def encoder_rates(config: EngineConfig, info: RankInfo, executor: Executor) -> EncoderRates:
