@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from chiasm.sampling.draw import draw, uniform
+from chiasm.sampling.masks import forbid_others
 from chiasm.sampling.penalties import apply_penalties, forbid_stop_tokens, has_penalties
 from chiasm.schema.plan import SampledToken, TokenLogprob
 from chiasm.schema.sampling import SamplingParams
@@ -36,13 +38,19 @@ class SamplingRow:
         return len(self.token_ids) - self.num_prompt_tokens
 
 
-def sample(logits: Tensor, rows: Sequence[SamplingRow], eos_token_ids: Sequence[int]) -> list[SampledToken]:
+def sample(
+    logits: Tensor,
+    rows: Sequence[SamplingRow],
+    eos_token_ids: Sequence[int],
+    allowed: Mapping[int, bytes] = MappingProxyType({}),
+) -> list[SampledToken]:
     """Sample a token for each row.
 
     Args:
         logits: [B, V], float32; may be changed.
         rows: B descriptions.
         eos_token_ids: the model's end-of-sequence tokens.
+        allowed: see ``forbid_others``.
 
     Returns:
         B tokens. Log-probabilities are those of the model itself, before penalties, temperature and truncation.
@@ -50,6 +58,7 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow], eos_token_ids: Sequence[
     wants_logprobs = [i for i, row in enumerate(rows) if row.params.logprobs is not None]
     raw = logits[wants_logprobs].log_softmax(dim=-1) if wants_logprobs else None
     _adjust(logits, rows, eos_token_ids)
+    forbid_others(logits, allowed)
     token_ids = _choose(logits, rows)
     reports: dict[int, TokenLogprob] = {}
     if raw is not None:
