@@ -49,7 +49,7 @@ class _Processes:
         await self.client.close()
         await self.loader.close()
         if self.grammars is not None:
-            self.grammars.close()
+            await self.grammars.close()
         remove_runtime_dir(self.runtime_dir)
 
 

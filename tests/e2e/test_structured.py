@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 
 from chiasm import LLM, SamplingParams, StructuredOutputs
@@ -55,6 +56,8 @@ def is_right(name: str, text: str) -> bool:
 def llm(request: pytest.FixtureRequest, qwen2_5_vl: SavedModel) -> Iterator[LLM]:
     with LLM(folder_of(qwen2_5_vl), dtype="float32", tensor_parallel_size=request.param) as llm:
         yield llm
+    left = [child.cmdline() for child in psutil.Process().children(recursive=True)]
+    assert not any("chiasm.grammar.worker" in command for command in left)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 2.0])

@@ -15,7 +15,7 @@ import pytest
 
 from chiasm.errors import UserError
 from chiasm.grammar import checker as checkers
-from chiasm.grammar.checker import GrammarChecker
+from chiasm.grammar.checker import GrammarChecker, GrammarWorkerError
 from chiasm.schema.structured import StructuredOutputs
 from tests.checkpoints.common import make_tokenizer
 
@@ -30,7 +30,7 @@ async def running(folder: Path) -> AsyncGenerator[GrammarChecker, None]:
     try:
         yield checker
     finally:
-        checker.close()
+        await checker.close()
         assert not workers()
 
 
@@ -66,7 +66,7 @@ def test_a_form_is_tried_out_once(tmp_path: Path) -> None:
             worker.wait()
             await checker.check(StructuredOutputs(regex="[0-9]+", param="other"))
             await refusal(checker, BAD)
-            assert not workers()
+            assert not workers(), "what is known needs no process"
 
     asyncio.run(scenario())
 
@@ -104,15 +104,38 @@ def test_a_form_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     asyncio.run(scenario())
 
 
-def test_a_request_that_is_given_up_leaves_no_verdict_to_the_next(tmp_path: Path) -> None:
+def test_a_request_that_is_given_up_takes_nothing_from_others(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as checker:
             await checker.check(GOOD)
-            waiting = asyncio.create_task(checker.check(BAD))
+            (worker,) = workers()
+            waiting = [asyncio.create_task(checker.check(BAD)) for _ in range(2)]
             await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
+            waiting[0].cancel()
+            with pytest.raises(UserError, match="can't be followed"):
+                await waiting[1]
             await checker.check(StructuredOutputs(regex="d"))
+            assert workers() == [worker]
+
+    asyncio.run(scenario())
+
+
+def test_closing_ends_what_is_being_tried(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as checker:
+            waiting = asyncio.create_task(checker.check(GOOD))
+            await asyncio.sleep(0.05)
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(scenario())
+
+
+def test_a_checkpoint_without_a_tokenizer_is_not_the_requests_fault(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as checker:
+            (tmp_path / "tokenizer.json").write_text("{", encoding="utf-8")
+            with pytest.raises(GrammarWorkerError):
+                await checker.check(GOOD)
 
     asyncio.run(scenario())
