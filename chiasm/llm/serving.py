@@ -212,9 +212,7 @@ class AsyncLLM:
             EngineDeadError: if the engine stops meanwhile.
         """
         try:
-            requests = self._sequences(prompt, sampling)
-            if sampling.structured_outputs is not None:
-                await self._grammars.check(sampling.structured_outputs)
+            requests = await self._sequences(prompt, sampling)
         except BaseException:
             self._discard(prompt.media)
             raise
@@ -310,7 +308,9 @@ class AsyncLLM:
         finally:
             self._num_preparing -= 1
 
-    def _sequences(self, prompt: PreparedPrompt, sampling: SamplingParams) -> list[EngineRequest]:
+    async def _sequences(self, prompt: PreparedPrompt, sampling: SamplingParams) -> list[EngineRequest]:
+        if sampling.structured_outputs is not None:
+            await self._grammars.check(sampling.structured_outputs)
         name = f"seq-{next(self._names)}"
         seed = self._seeds.randrange(MAX_SEED)
         requests = engine_requests(prompt, sampling, name, self.facts, self.max_model_len, seed)

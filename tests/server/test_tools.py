@@ -9,6 +9,8 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from chiasm.config.server import ServerConfig
 from chiasm.errors import UserError
@@ -143,6 +145,33 @@ def test_reasoning_goes_by_both_names(
     else:
         message = answer.json()["choices"][0]["message"]
     assert (message["content"], message["reasoning"], message["reasoning_content"]) == ("Yes.", "Hm.", "Hm.")
+
+
+@pytest.mark.parametrize("size", [1, 3, 8, 1000])
+def test_a_third_turn_leaks_no_mark_of_reasoning(
+    tool_server: RunningServer, tool_engine: FakeEngine, size: int
+) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    messages = [
+        *ASK,
+        {"role": "assistant", "content": None, "tool_calls": [call], "reasoning": "</think>"},
+        {"role": "tool", "tool_call_id": "c1", "content": "</think> 42 <think>\n"},  # the fake's prompt ends so, too
+    ]
+    say(tool_engine, "<think>\nIt is 42.\n</think>\n\nIt's 42.", size)
+    body = {"messages": messages, "tools": [NOW]}
+    message = tool_server.client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]
+    assert (message["reasoning"], message["content"]) == ("It is 42.", "It's 42.")
+
+
+def test_several_answers_are_read_apart(tool_server: RunningServer, tool_engine: FakeEngine) -> None:
+    say(tool_engine, CALLS, 3)
+    events = events_of(tool_server.chat(tools=[WEATHER, NOW], n=2, stream=True).text)
+    choices = [event["choices"][0] for event in events]
+    for index in (0, 1):
+        calls = [c for choice in choices if choice["index"] == index for c in choice["delta"].get("tool_calls", [])]
+        assert [c["function"]["name"] for c in calls if "id" in c] == ["get_weather", "now"]
+    whole = tool_server.chat(tools=[WEATHER, NOW], n=2).json()["choices"]
+    assert len({call["id"] for choice in whole for call in choice["message"]["tool_calls"]}) == 4
 
 
 def test_a_plain_request_is_never_touched(tool_server: RunningServer, tool_engine: FakeEngine) -> None:
@@ -292,3 +321,44 @@ def test_auto_needs_its_flags(server: RunningServer) -> None:
     assert "--enable-auto-tool-choice" in answer.json()["error"]["message"]
     with pytest.raises(UserError, match="enable_auto_tool_choice must be false without tool_call_parser"):
         ServerConfig(model="m", enable_auto_tool_choice=True)
+
+
+_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 5)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["type", "function", "name", "parameters", "arguments", "json_schema", "schema", "regex", "x"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+_FIELDS = (
+    "tools", "tool_choice", "parallel_tool_calls", "response_format", "structured_outputs", "guided_json",
+    "guided_choice", "guided_regex",
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    fields=st.dictionaries(st.sampled_from(_FIELDS), _JSON, min_size=1, max_size=3),
+    calls=_JSON,
+    reasoning=_JSON,
+)
+def test_whatever_is_sent_is_answered_or_refused_by_name(
+    tool_server: RunningServer, fields: dict[str, Any], calls: Any, reasoning: Any
+) -> None:
+    messages = [*ASK, {"role": "assistant", "content": None, "tool_calls": calls, "reasoning": reasoning}, *ASK]
+    answer = tool_server.client.post("/v1/chat/completions", json={"messages": messages, **fields})
+    assert answer.status_code in (200, 400), answer.text
+    if answer.status_code == 400:
+        error = answer.json()["error"]
+        assert error["param"].split(".")[0].split("[")[0] in {*fields, "messages"}, error
