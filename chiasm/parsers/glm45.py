@@ -87,14 +87,31 @@ def _between(body: str, position: int, tags: tuple[str, str]) -> tuple[str, int]
 
 
 def _value(text: str, properties: object, key: str) -> Any:
-    """A value as the tool's schema has it: text where that says so, else JSON where it is some."""
+    """A value as the tool's schema has it: text where that allows text, else JSON where it is some."""
     schema = properties.get(key) if isinstance(properties, Mapping) else None
-    if isinstance(schema, Mapping) and schema.get("type") == "string":
+    types = _types(schema)
+    if "string" in types and not (text == "null" and "null" in types):
         return text
     try:
         return msgspec.json.decode(text.strip())
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return text
+
+
+def _types(schema: object) -> set[str]:
+    """The types that a schema names, by itself or in its alternatives."""
+    if not isinstance(schema, Mapping):
+        return set()
+    named = schema.get("type")
+    types = {kind for kind in (named if isinstance(named, list) else [named]) if isinstance(kind, str)}
+    values = schema.get("enum")
+    if isinstance(values, list) and any(isinstance(value, str) for value in values):
+        types.add("string")
+    for word in ("anyOf", "oneOf"):
+        options = schema.get(word)
+        for option in options if isinstance(options, list) else []:
+            types |= _types(option)
+    return types
 
 
 GLM45 = CallFormat(openers=(_OPENER,), bare="", closers=(_CLOSER,), separators="", reader=_Reader)

@@ -48,8 +48,9 @@ def chat_router(state: ServerState) -> APIRouter:
         request = await read_request(http, ChatRequest, state)
         head = answer_head(state, http, "chatcmpl", request.model)
         tools = parse_tool_use(request, state.config)
-        reading = Reading(state, tools, bool(request.continue_final_message))
-        sampling = chat_sampling(request, state.engine.default_sampling, chat_form(request, tools))
+        form = chat_form(request, tools)
+        reading = Reading(state, tools, form is not None, bool(request.continue_final_message))
+        sampling = chat_sampling(request, state.engine.default_sampling, form)
         messages = parse_messages(request.messages)
         outputs = _answer(state, request, messages, reading, sampling, head.id, watch)
         if request.stream:

@@ -40,18 +40,23 @@ class Reading:
     Attributes:
         state: of the server.
         tools: what the request lets the model call.
+        has_form: whether answers must have a form.
         continues_message: whether an answer goes on with a message that the request has begun.
     """
 
     state: ServerState
     tools: ToolUse
+    has_form: bool
     continues_message: bool
 
     @property
     def marks(self) -> ReasoningFormat | None:
-        """Around the model's reasoning."""
+        """Around the model's reasoning. Where they are no tokens, an answer with a form can have none before it."""
         name = self.state.config.reasoning_parser
-        return REASONING_FORMATS[name] if name else None
+        marks = REASONING_FORMATS[name] if name else None
+        if marks is None or (self.has_form and not {marks.start, marks.end} <= self.state.engine.added_tokens.keys()):
+            return None
+        return marks
 
     @property
     def calls(self) -> CallFormat | None:
@@ -66,7 +71,7 @@ class Reading:
         if any(marker in added and added[marker].is_special for marker in markers):
             params = msgspec.structs.replace(params, skip_special_tokens=False)
         form = params.structured_outputs
-        if form is not None:
+        if form is not None and marks is not None:
             form = after_thinking(form, marks, added, is_open=self._is_open(prompt))
             params = msgspec.structs.replace(params, structured_outputs=form)
         return params

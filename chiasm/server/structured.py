@@ -71,17 +71,15 @@ def chat_form(request: ChatRequest, tools: ToolUse) -> StructuredOutputs | None:
 
 
 def after_thinking(
-    form: StructuredOutputs, marks: ReasoningFormat | None, added: Mapping[str, AddedToken], *, is_open: bool
+    form: StructuredOutputs, marks: ReasoningFormat, added: Mapping[str, AddedToken], *, is_open: bool
 ) -> StructuredOutputs:
     """A form that begins where the model has stopped thinking.
 
     Args:
         form: what comes then.
-        marks: around the reasoning; None if it is not told apart.
-        added: the tokenizer's added tokens; where the marks are none of them there is no thinking before a form.
+        marks: around the reasoning; each is a token.
+        added: the tokenizer's added tokens.
         is_open: whether the prompt has begun it.
     """
-    if marks is None or marks.start not in added or marks.end not in added:
-        return form
     thinking = Thinking(added[marks.start].token_id, added[marks.end].token_id, is_open)
     return msgspec.structs.replace(form, thinking=thinking)

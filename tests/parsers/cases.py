@@ -11,6 +11,14 @@ TOOLS: dict[str, dict[str, Any]] = {
         "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "zip": {"type": "string"}},
     },
     "now": {"type": "object", "properties": {}},
+    "pick": {
+        "properties": {
+            "one": {"type": ["string", "null"]},
+            "two": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "three": {"enum": ["1", "2"]},
+            "four": {"oneOf": [{"type": "integer"}, {"type": "null"}]},
+        }
+    },
     "ns.search-all": {"type": "object", "properties": {"query": {"type": "object"}}},
 }
 
@@ -131,6 +139,12 @@ _GLM45 = {
         "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>true</arg_value>\n<arg_key>b</arg_key>\n<arg_value>two\n"
         "lines {</arg_value>\n</tool_call>",
         made=[("f", {"a": True, "b": "two\nlines {"})],
+    ),
+    "alternatives in the schema": Case(
+        "glm45",
+        "<tool_call>pick<arg_key>one</arg_key><arg_value>12</arg_value><arg_key>two</arg_key><arg_value>null</arg_value>"
+        "<arg_key>three</arg_key><arg_value>1</arg_value><arg_key>four</arg_key><arg_value>7</arg_value></tool_call>",
+        made=[("pick", {"one": "12", "two": None, "three": "1", "four": 7})],
     ),
     "an empty text": Case(
         "glm45",

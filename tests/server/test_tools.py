@@ -274,6 +274,17 @@ def test_a_grammar_waits_for_the_end_of_reasoning(
     assert form_of(answer, tool_engine).thinking == Thinking(7, 8, is_open)
 
 
+def test_without_tokens_for_its_marks_there_is_no_reasoning_before_a_form(
+    tool_server: RunningServer, tool_engine: FakeEngine
+) -> None:
+    tool_engine.words = ('[{"name": "now", "arguments": {}}]',)
+    answer = tool_server.chat("Hi <think>\n", tools=[NOW], tool_choice="required")
+    assert form_of(answer, tool_engine).thinking is None
+    message = answer.json()["choices"][0]["message"]
+    assert message["tool_calls"][0]["function"]["name"] == "now"
+    assert "reasoning" not in message
+
+
 def test_markers_that_are_special_tokens_are_not_skipped(tool_server: RunningServer, tool_engine: FakeEngine) -> None:
     tool_server.chat(tools=[NOW])
     tool_engine.added_tokens = {"<tool_call>": AddedToken(9, is_special=True)}
@@ -347,7 +358,7 @@ _FIELDS = (
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     fields=st.dictionaries(st.sampled_from(_FIELDS), _JSON, min_size=1, max_size=3),
     calls=_JSON,
