@@ -13,7 +13,7 @@ import typer
 from chiasm.cli.config_file import use_config_file
 from chiasm.cli.option_groups import option
 from chiasm.config.engine import DeviceName, DTypeName, EncoderMode, EngineConfig, MediaConfig
-from chiasm.config.server import ServerConfig
+from chiasm.config.server import ReasoningParser, ServerConfig, ToolCallParser
 
 _E = EngineConfig(model="")
 _M = MediaConfig()
@@ -128,6 +128,11 @@ class ServerOptions:
     max_num_queued_reqs: int | None = option(None, "Most answers under way; further requests get a 503.")
     max_body_bytes: int = option(_S.max_body_bytes, "Largest body of a request.")
     access_log: bool = option(_S.access_log, "Log a line per request.")
+    enable_auto_tool_choice: bool = option(
+        _S.enable_auto_tool_choice, "Let the model decide whether it calls tools; needs --tool-call-parser."
+    )
+    tool_call_parser: ToolCallParser | None = option(None, "How the model writes calls of tools.")
+    reasoning_parser: ReasoningParser | None = option(None, "How the model marks its reasoning.")
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "Least severe log line to show.")
 
 

@@ -141,6 +141,26 @@ def read_added_tokens(folder: Path) -> dict[str, int]:
     return {token.content: token.id for token in found.added_tokens}
 
 
+def read_tokenizer(folder: Path) -> str:
+    """The text of ``tokenizer.json``; where there is only an older format, transformers converts it.
+
+    Raises:
+        UserError: if the checkpoint has none that can be read.
+    """
+    path = folder / "tokenizer.json"
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() else _convert_tokenizer(folder)
+    except Exception as error:
+        raise UserError(f"the checkpoint's tokenizer can't be read: {error}", param="model") from error
+
+
+def _convert_tokenizer(folder: Path) -> str:
+    from transformers import AutoTokenizer  # takes seconds to import
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    return str(tokenizer.backend_tokenizer.to_str())
+
+
 def read_generation_config(folder: Path) -> dict[str, Any]:
     """``generation_config.json``; empty where the checkpoint has none."""
     return read_json(folder, "generation_config.json") or {}

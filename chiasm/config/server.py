@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from chiasm.errors import refuse
+
+ToolCallParser = Literal["glm45", "hermes", "llama3_json", "llama4_pythonic"]
+ReasoningParser = Literal["glm45", "qwen3"]
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +25,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_num_queued_reqs: most answers being made or waited for at a time; None sets no limit.
         max_body_bytes: largest body of a request.
         access_log: log a line per request.
+        enable_auto_tool_choice: let the model decide whether it calls tools.
+        tool_call_parser: how it writes calls; needed for that.
+        reasoning_parser: how it marks its reasoning, which is then parted from its answers.
     """
 
     model: str
@@ -31,6 +39,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_queued_reqs: int | None = None
     max_body_bytes: int = 64 * 2**20
     access_log: bool = False
+    enable_auto_tool_choice: bool = False
+    tool_call_parser: ToolCallParser | None = None
+    reasoning_parser: ReasoningParser | None = None
 
     def __post_init__(self) -> None:
         """Check every range."""
@@ -42,6 +53,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
             refuse("max_num_queued_reqs", self.max_num_queued_reqs, "at least 1")
         if self.max_body_bytes < 1:
             refuse("max_body_bytes", self.max_body_bytes, "at least 1")
+        if self.enable_auto_tool_choice and self.tool_call_parser is None:
+            refuse("enable_auto_tool_choice", True, "false without tool_call_parser")
         if not all(self.api_keys):
             refuse("api_key", "", "non-empty")
         if not all(self.names):

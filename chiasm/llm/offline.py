@@ -107,6 +107,7 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: Mapping[str, int] | None = None,
         media_io_kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[RequestOutput]:
         """Answer conversations.
 
@@ -120,6 +121,7 @@ class LLM:
             chat_template_kwargs: names for the template.
             mm_processor_kwargs: ``min_pixels`` and ``max_pixels`` of images and frames.
             media_io_kwargs: how videos are sampled: ``{"video": {"fps": 2}}`` or ``{"video": {"num_frames": 32}}``.
+            tools: that the template tells the model of, in OpenAI's form; calls stay in the text.
 
         Returns:
             One result per conversation, in order.
@@ -133,6 +135,7 @@ class LLM:
             "chat_template_kwargs": chat_template_kwargs or {},
             "mm_processor_kwargs": mm_processor_kwargs or {},
             "media_io_kwargs": media_io_kwargs or {},
+            "tools": tools or (),
         }
         conversations = as_conversations(messages)
         prepares = [lambda c=conversation: self._engine.prepare_chat(c, **options) for conversation in conversations]

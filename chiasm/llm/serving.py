@@ -20,7 +20,8 @@ from chiasm.engine.frontend.client import CoreClient
 from chiasm.engine.frontend.frontend import Frontend, TextFiles
 from chiasm.engine.frontend.leases import PixelGauge, PixelLease, pixel_bytes
 from chiasm.engine.frontend.media_loader import MediaLoader
-from chiasm.schema.chat import ChatMessage, MediaPart, PreparedPrompt
+from chiasm.grammar.checker import GrammarChecker
+from chiasm.schema.chat import AddedToken, ChatMessage, MediaPart, PreparedPrompt
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.media import MediaSpec, ProcessedItem
 from chiasm.schema.output import EngineStats, RequestOutput, SequenceDelta
@@ -36,6 +37,7 @@ class _Processes:
 
     def __init__(self, config: EngineConfig) -> None:
         self.runtime_dir: Path = create_runtime_dir()
+        self.grammars: GrammarChecker | None = None
         try:
             self.loader = MediaLoader(config.media, self.runtime_dir)
             self.client = CoreClient(self.runtime_dir)
@@ -46,6 +48,8 @@ class _Processes:
     async def stop(self) -> None:
         await self.client.close()
         await self.loader.close()
+        if self.grammars is not None:
+            await self.grammars.close()
         remove_runtime_dir(self.runtime_dir)
 
 
@@ -64,6 +68,9 @@ class AsyncLLM:
         self._processes = processes
         self._client = processes.client
         self._frontend = frontend
+        self._grammars = processes.grammars = GrammarChecker(
+            Path(config.model), frontend.facts.vocab_size, frontend.facts.eos_token_ids, processes.runtime_dir
+        )
         self._gauge = PixelGauge(config.media.max_pixel_bytes_in_flight)
         self._seeds = random.Random(config.seed)
         self._names = itertools.count()
@@ -113,6 +120,11 @@ class AsyncLLM:
         return self._frontend.default_sampling
 
     @property
+    def added_tokens(self) -> Mapping[str, AddedToken]:
+        """Tokens beside the vocabulary proper, by how they are written."""
+        return self._frontend.tokenizer.added_tokens
+
+    @property
     def is_alive(self) -> bool:
         """Whether it can still answer."""
         return self._client.death is None
@@ -136,6 +148,7 @@ class AsyncLLM:
         chat_template_kwargs: Mapping[str, Any] = {},
         mm_processor_kwargs: Mapping[str, int] = {},
         media_io_kwargs: Mapping[str, Any] = {},
+        tools: Sequence[Mapping[str, Any]] = (),
         cache_salt: str = "",
     ) -> PreparedPrompt:
         """Fetch and preprocess the media, render the template, tokenise, check the length.
@@ -153,6 +166,7 @@ class AsyncLLM:
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             chat_template_kwargs=chat_template_kwargs,
+            tools=tools,
         )
         items = await self._load(parts, specs)
         return await self._place(lambda: self._frontend.prepare_chat(rendered, items, cache_salt), items)
@@ -198,7 +212,7 @@ class AsyncLLM:
             EngineDeadError: if the engine stops meanwhile.
         """
         try:
-            requests = self._sequences(prompt, sampling)
+            requests = await self._sequences(prompt, sampling)
         except BaseException:
             self._discard(prompt.media)
             raise
@@ -294,7 +308,9 @@ class AsyncLLM:
         finally:
             self._num_preparing -= 1
 
-    def _sequences(self, prompt: PreparedPrompt, sampling: SamplingParams) -> list[EngineRequest]:
+    async def _sequences(self, prompt: PreparedPrompt, sampling: SamplingParams) -> list[EngineRequest]:
+        if sampling.structured_outputs is not None:
+            await self._grammars.check(sampling.structured_outputs)
         name = f"seq-{next(self._names)}"
         seed = self._seeds.randrange(MAX_SEED)
         requests = engine_requests(prompt, sampling, name, self.facts, self.max_model_len, seed)

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from chiasm.sampling.draw import draw, uniform
+from chiasm.sampling.masks import forbid_others
 from chiasm.sampling.penalties import apply_penalties, forbid_stop_tokens
 from chiasm.sampling.rows import SamplingRow
 from chiasm.schema.plan import SampledToken, TokenLogprob
 
 
-def sample(logits: Tensor, rows: Sequence[SamplingRow], eos_token_ids: Sequence[int]) -> list[SampledToken]:
+def sample(
+    logits: Tensor,
+    rows: Sequence[SamplingRow],
+    eos_token_ids: Sequence[int],
+    allowed: Mapping[int, bytes] = MappingProxyType({}),
+) -> list[SampledToken]:
     """Sample a token for each row.
 
     Args:
         logits: [B, V], float32; may be changed.
         rows: B descriptions.
         eos_token_ids: the model's end-of-sequence tokens.
+        allowed: see ``forbid_others``.
 
     Returns:
         B tokens. Log-probabilities are those of the model itself, before penalties, temperature and truncation.
@@ -28,6 +36,7 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow], eos_token_ids: Sequence[
     raw = logits[wants_logprobs].log_softmax(dim=-1) if wants_logprobs else None
     apply_penalties(logits, rows)
     forbid_stop_tokens(logits, rows, eos_token_ids)
+    forbid_others(logits, allowed)
     token_ids = _choose(logits, rows)
     reports: dict[int, TokenLogprob] = {}
     if raw is not None:

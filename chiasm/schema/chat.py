@@ -60,6 +60,18 @@ class ChatMessage(msgspec.Struct, frozen=True):
     extra: dict[str, Any] = {}
 
 
+class AddedToken(msgspec.Struct, frozen=True):
+    """A token that stands beside the vocabulary proper and is written as one piece.
+
+    Attributes:
+        token_id: its id.
+        is_special: whether it is no text: answers are shown without it unless asked for.
+    """
+
+    token_id: int
+    is_special: bool
+
+
 class PreparedPrompt(msgspec.Struct, frozen=True):
     """A prompt ready for the engine: every placeholder in place, pixels on disk.
 

@@ -187,6 +187,7 @@ class StepResult(msgspec.Struct, frozen=True):
         encoder_passes: passes through the tower on rank 0 so far, by how they were launched; empty where there is but
             one way.
         compute_seconds: time of the language model and the sampler on rank 0; 0 where the encoder worked beside them.
+        failed_sequences: request id -> reason, of sequences that have no next token; they were sampled for nothing.
     """
 
     step: int
@@ -197,3 +198,4 @@ class StepResult(msgspec.Struct, frozen=True):
     encoder_exchanged_bytes: tuple[int, ...] = ()
     encoder_passes: dict[str, int] = {}
     compute_seconds: float = 0.0
+    failed_sequences: dict[str, str] = {}

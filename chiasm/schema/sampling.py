@@ -10,6 +10,7 @@ from typing import SupportsIndex
 import msgspec
 
 from chiasm.errors import UserError, refuse
+from chiasm.schema.structured import StructuredOutputs
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 1000
@@ -44,6 +45,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         logprobs: how many of the likeliest tokens to report at each step; None reports none.
         skip_special_tokens: leave special tokens out of the text.
         include_stop_str_in_output: keep the stop string at the end of the text.
+        structured_outputs: a form that the answer must have; the answer ends where it is complete.
 
     Raises:
         UserError: for a value out of range, naming the field.
@@ -66,6 +68,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: int | None = None
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
+    structured_outputs: StructuredOutputs | None = None
 
     def __post_init__(self) -> None:
         """Normalise the forms that users write (``stop="x"``, ``stop=None``, numpy's numbers), and check all."""
@@ -139,6 +142,7 @@ def _check(p: SamplingParams) -> None:
     if p.n > 1 and p.is_greedy:
         raise UserError("n must be 1 when temperature is 0: all answers would be the same.", param="n")
     _check_lengths(p)
+    _check_structured(p)
 
 
 def _check_lengths(p: SamplingParams) -> None:
@@ -150,6 +154,18 @@ def _check_lengths(p: SamplingParams) -> None:
         refuse("logprobs", p.logprobs, f"in [0, {MAX_LOGPROBS}]")
     if len(p.stop) > MAX_STOP_STRINGS:
         refuse("stop", f"{len(p.stop)} strings", f"at most {MAX_STOP_STRINGS} strings")
+
+
+def _check_structured(p: SamplingParams) -> None:
+    if p.structured_outputs is None:
+        return
+    if not isinstance(p.structured_outputs, StructuredOutputs):
+        refuse("structured_outputs", p.structured_outputs, "StructuredOutputs")
+    # The form alone says where such an answer ends.
+    if p.ignore_eos:
+        refuse("ignore_eos", True, f"false with {p.structured_outputs.param}")
+    if p.min_tokens:
+        refuse("min_tokens", p.min_tokens, f"0 with {p.structured_outputs.param}")
 
 
 def check_token_ids(param: str, token_ids: Sequence[int], vocab_size: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from typing import NamedTuple
 
 from chiasm.engine.frontend.answers import append_answer
 from chiasm.schema.output import CompletionOutput, RequestOutput
@@ -33,15 +34,31 @@ class Tally:
         return Usage(num_prompt, num_prompt + self._completion_tokens, self._completion_tokens, details)
 
 
-async def collect(outputs: Outputs) -> tuple[list[CompletionOutput], Usage]:
+class Collected(NamedTuple):
+    """All that came of a request.
+
+    Attributes:
+        answers: whole, in order of their indices.
+        usage: tokens of all of them.
+        prompt: the text of the last prompt that had news, of which a chat has one only.
+    """
+
+    answers: list[CompletionOutput]
+    usage: Usage
+    prompt: str | None
+
+
+async def collect(outputs: Outputs) -> Collected:
     """Wait for all answers; each is whole, in order of their indices."""
     tally = Tally()
+    prompt = None
     answers: dict[int, CompletionOutput] = {}
     async with aclosing(outputs):
         async for output in outputs:
             tally.add(output)
+            prompt = output.prompt
             for news in output.outputs:
                 if news.index not in answers:
                     answers[news.index] = CompletionOutput(news.index, "", [])
                 append_answer(answers[news.index], news)
-    return [answers[index] for index in sorted(answers)], tally.usage()
+    return Collected([answers[index] for index in sorted(answers)], tally.usage(), prompt)

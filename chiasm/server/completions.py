@@ -15,7 +15,7 @@ from chiasm.errors import UserError
 from chiasm.schema.chat import PreparedPrompt
 from chiasm.schema.output import CompletionOutput
 from chiasm.schema.sampling import SamplingParams
-from chiasm.server.answers import Tally
+from chiasm.server.answers import Collected, Tally
 from chiasm.server.body import read_request
 from chiasm.server.engine import Engine
 from chiasm.server.generation import Outputs, run_prompt, run_together
@@ -25,7 +25,7 @@ from chiasm.server.openapi import ERROR_RESPONSES, body_schema
 from chiasm.server.prompts import Prompt, parse_prompts
 from chiasm.server.requests import CompletionRequest
 from chiasm.server.respond import Events, respond, stream, whole
-from chiasm.server.responses import Completion, CompletionChoice, Usage
+from chiasm.server.responses import Completion, CompletionChoice
 from chiasm.server.sampling import completion_sampling
 from chiasm.server.state import AnswerHead, ServerState, answer_head
 
@@ -97,8 +97,8 @@ async def _prepare(engine: Engine, prompts: list[Prompt], cache_salt: str) -> li
     return prepared
 
 
-def _completion(head: AnswerHead, echoes: list[str], answers: list[CompletionOutput], usage: Usage) -> Completion:
-    return Completion(*head, [_choice(answer, echoes[answer.index], offset=0) for answer in answers], usage)
+def _completion(head: AnswerHead, echoes: list[str], done: Collected) -> Completion:
+    return Completion(*head, [_choice(answer, echoes[answer.index], offset=0) for answer in done.answers], done.usage)
 
 
 async def _chunks(outputs: Outputs, head: AnswerHead, request: CompletionRequest, echoes: list[str]) -> Events:

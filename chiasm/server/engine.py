@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
-from chiasm.schema.chat import ChatMessage, PreparedPrompt
+from chiasm.schema.chat import AddedToken, ChatMessage, PreparedPrompt
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.output import EngineStats, RequestOutput
 from chiasm.schema.sampling import SamplingParams
@@ -34,6 +34,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def added_tokens(self) -> Mapping[str, AddedToken]:
+        """Tokens beside the vocabulary proper, by how they are written."""
+        ...
+
+    @property
     def summary(self) -> tuple[str, ...]:
         """What was chosen at start-up and why, a line each."""
         ...
@@ -57,6 +62,7 @@ class Engine(Protocol):
         chat_template_kwargs: Mapping[str, Any] = {},
         mm_processor_kwargs: Mapping[str, int] = {},
         media_io_kwargs: Mapping[str, Any] = {},
+        tools: Sequence[Mapping[str, Any]] = (),
         cache_salt: str = "",
     ) -> PreparedPrompt:
         """Fetch and preprocess the media, render the template, tokenise, check the length."""

@@ -34,6 +34,22 @@ MESSAGE_SCHEMA: dict[str, Any] = {
         "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["object", "string"]}}]},
     },
 }
+TOOL_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["function"],
+    "properties": {
+        "type": {"enum": ["function"]},
+        "function": {
+            "type": "object",
+            "required": ["name"],
+            "properties": {
+                "name": {"type": "string"},
+                "description": {"type": "string"},
+                "parameters": {"type": "object"},
+            },
+        },
+    },
+}
 _TOKEN_IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
 _TEXT: dict[str, Any] = {"type": "string"}
 PROMPT_SCHEMA: dict[str, Any] = {

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from chiasm.errors import UserError
 from chiasm.schema.sampling import MAX_LOGPROBS, MAX_STOP_STRINGS
-from chiasm.server.openapi import MESSAGE_SCHEMA, PROMPT_SCHEMA
+from chiasm.server.openapi import MESSAGE_SCHEMA, PROMPT_SCHEMA, TOOL_SCHEMA
 
 MAX_MESSAGES = 4096
 MAX_STOP_TOKEN_IDS = 256
@@ -54,6 +54,13 @@ class GenerationRequest(BaseModel):
     stream: bool | None = None
     stream_options: dict[str, bool | None] | None = Field(None, max_length=8)
     cache_salt: str | None = Field(None, max_length=MAX_CACHE_SALT)
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_json_object: bool | None = None
 
     @property
     def wants_usage_chunk(self) -> bool:
@@ -87,6 +94,9 @@ class ChatRequest(GenerationRequest):
     chat_template_kwargs: _Dict = {}
     mm_processor_kwargs: _Dict = {}
     media_io_kwargs: _Dict = {}
+    tools: list[Any] | None = Field(None, json_schema_extra={"items": TOOL_SCHEMA})
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
 
     def check(self) -> None:
         """See ``GenerationRequest``."""

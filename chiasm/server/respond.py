@@ -10,11 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from chiasm.errors import OverloadedError
-from chiasm.schema.output import CompletionOutput
-from chiasm.server.answers import collect
+from chiasm.server.answers import Collected, collect
 from chiasm.server.generation import Outputs
 from chiasm.server.interrupts import client_gone, run_unless, stop_asked
-from chiasm.server.responses import Usage, json_response
+from chiasm.server.responses import json_response
 from chiasm.server.sse import EventStream
 from chiasm.server.state import ServerState
 
@@ -35,9 +34,9 @@ async def respond(state: ServerState, http: Request, work: Coroutine[Any, Any, R
         raise
 
 
-async def whole(outputs: Outputs, make: Callable[[list[CompletionOutput], Usage], msgspec.Struct]) -> Response:
+async def whole(outputs: Outputs, make: Callable[[Collected], msgspec.Struct]) -> Response:
     """Wait for all answers and send the body that ``make`` forms of them."""
-    return json_response(make(*await collect(outputs)))
+    return json_response(make(await collect(outputs)))
 
 
 async def stream(state: ServerState, events: Events) -> Response:

@@ -59,11 +59,45 @@ class CompletionLogprobs(msgspec.Struct, frozen=True):
     top_logprobs: list[dict[str, float]]
 
 
+class CalledFunction(msgspec.Struct, frozen=True):
+    """A function that is to be called, with its arguments as the text of a JSON object."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallOut(msgspec.Struct, frozen=True):
+    """A call of a tool."""
+
+    id: str
+    function: CalledFunction
+    type: str = "function"
+
+
+class CalledFunctionDelta(msgspec.Struct, frozen=True):
+    """What is new of a function that is to be called: its name first, then its arguments in pieces."""
+
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True):
+    """What is new of a call; only its first piece has an id and a type."""
+
+    index: int
+    function: CalledFunctionDelta
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+
+
 class ChatMessageOut(msgspec.Struct, frozen=True):
-    """The assistant's message."""
+    """The assistant's message; reasoning goes by two names, of which each client knows one."""
 
     role: str
-    content: str
+    content: str | None
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallOut] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
@@ -92,6 +126,9 @@ class ChatDelta(msgspec.Struct, frozen=True):
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True):

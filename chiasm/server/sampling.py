@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from chiasm.schema.sampling import SamplingParams
+from chiasm.schema.structured import StructuredOutputs
 from chiasm.server.requests import ChatRequest, CompletionRequest, GenerationRequest
+from chiasm.server.structured import parse_structured_outputs
 
 _COMPLETION_MAX_TOKENS = 16  # OpenAI's default, which clients of the older API count on
 
@@ -16,14 +18,22 @@ _SAME_NAME = (
 )  # fmt: skip
 
 
-def chat_sampling(request: ChatRequest, defaults: Mapping[str, Any]) -> SamplingParams:
+def chat_sampling(
+    request: ChatRequest, defaults: Mapping[str, Any], structured: StructuredOutputs | None
+) -> SamplingParams:
     """Decoding parameters of a chat request; without a limit the answer may fill the context.
+
+    Args:
+        request: what the client asks for.
+        defaults: what the checkpoint recommends.
+        structured: the form that the answer must have.
 
     Raises:
         UserError: for a value out of range.
     """
     given = _given(request)
     given["max_tokens"] = request.max_completion_tokens or request.max_tokens or defaults.get("max_tokens")
+    given["structured_outputs"] = structured
     given["logprobs"] = (request.top_logprobs or 0) if request.logprobs else None
     return SamplingParams(**{**defaults, **given})
 
@@ -36,6 +46,7 @@ def completion_sampling(request: CompletionRequest, defaults: Mapping[str, Any])
     """
     given = _given(request)
     given["max_tokens"] = request.max_tokens or defaults.get("max_tokens", _COMPLETION_MAX_TOKENS)
+    given["structured_outputs"] = parse_structured_outputs(request)
     given["logprobs"] = request.logprobs
     return SamplingParams(**{**defaults, **given})
 

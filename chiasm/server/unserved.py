@@ -29,13 +29,6 @@ _HARMLESS: dict[str, _Test] = {
     "tool_choice": _is_one_of("none", "auto"),
     "functions": _is_empty,
     "function_call": _is_one_of("none", "auto"),
-    "response_format": lambda value: value is None or value == {"type": "text"},
-    "structured_outputs": _is_empty,
-    "guided_json": _is_empty,
-    "guided_regex": _is_empty,
-    "guided_choice": _is_empty,
-    "guided_grammar": _is_empty,
-    "guided_json_object": _is_one_of(False),
     "logit_bias": _is_empty,
     "prompt_logprobs": _is_empty,
     "chat_template": _is_empty,
@@ -59,7 +52,7 @@ _HARMLESS: dict[str, _Test] = {
     "prediction": _is_empty,
 }
 # These change nothing in an answer, so there is nothing to warn of.
-_WITHOUT_EFFECT = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier", "parallel_tool_calls"})
+_WITHOUT_EFFECT = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier"})
 
 
 def refuse_unserved(fields: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ from chiasm.schema.sampling import (
     SamplingParams,
     check_token_ids,
 )
+from chiasm.schema.structured import StructuredOutputs, Thinking
 
 NO_NUMBERS = (math.nan, math.inf, -math.inf)
 
@@ -98,8 +99,23 @@ def test_what_is_sent_is_read_as_it_was() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
 
 
+def test_a_form_is_read_as_it_was_sent() -> None:
+    for form in (
+        StructuredOutputs(json={"type": "object"}, param="x", thinking=Thinking(1, 2, is_open=True)),  # type: ignore[arg-type]
+        StructuredOutputs(choice=["a"]),  # type: ignore[arg-type]
+        StructuredOutputs(json_object=True),
+    ):
+        params = SamplingParams(structured_outputs=form)
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
+
+
+def test_a_form_is_no_dict() -> None:
+    with pytest.raises(UserError, match="structured_outputs must be StructuredOutputs"):
+        SamplingParams(structured_outputs={"regex": "a"})  # type: ignore[arg-type]
+
+
 def test_every_field_with_a_range_is_in_the_tables() -> None:
-    unranged = {"ignore_eos", "skip_special_tokens", "include_stop_str_in_output"}
+    unranged = {"ignore_eos", "skip_special_tokens", "include_stop_str_in_output", "structured_outputs"}
     assert set(GOOD) == set(SamplingParams.__struct_fields__) - unranged
     assert set(BAD) == set(GOOD) - {"stop_token_ids"}, "those depend on the vocabulary"
 

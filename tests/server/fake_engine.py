@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from chiasm.errors import EngineDeadError, UserError
-from chiasm.schema.chat import ChatMessage, ImagePart, PreparedPrompt, TextPart
+from chiasm.schema.chat import AddedToken, ChatMessage, ImagePart, PreparedPrompt, TextPart
 from chiasm.schema.facts import EncoderShape, ModelFacts
 from chiasm.schema.media import MediaItem, PatchProcessorSpec
 from chiasm.schema.output import CompletionOutput, EngineStats, Logprob, RequestOutput
@@ -39,6 +39,7 @@ class FakeEngine:
         self.summary: tuple[str, ...] = ("device: none",)
         self.is_alive = True
         self.stops = 0
+        self.added_tokens: dict[str, AddedToken] = {}
         self.reset()
 
     def reset(self) -> None:
@@ -173,6 +174,7 @@ def conversation_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
         "chat_template_kwargs": {},
         "mm_processor_kwargs": {},
         "media_io_kwargs": {},
+        "tools": (),
         "cache_salt": "",
     }
     return {key: value for key, value in settings.items() if value != bare[key]}

@@ -66,12 +66,7 @@ def test_completions_are_short_by_default(server: RunningServer, engine: FakeEng
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": [{"type": "function"}]}, "tools"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"structured_outputs": {"regex": "a+"}}, "structured_outputs"),
-        ({"guided_json": {"type": "object"}}, "guided_json"),
-        ({"guided_choice": ["a"]}, "guided_choice"),
+        ({"functions": [{"name": "f"}]}, "functions"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
         ({"prompt_logprobs": 0}, "prompt_logprobs"),
         ({"chat_template": "{{ 1 }}"}, "chat_template"),
@@ -89,6 +84,13 @@ def test_known_but_unserved_fields_are_refused_by_name(
         assert answer.status_code == 400
         assert answer.json()["error"]["param"] == param
         assert answer.json()["error"]["message"].startswith(f"{param} is not served by this version")
+
+
+def test_completions_have_no_tools(server: RunningServer) -> None:
+    fields: dict[str, Any] = {"tools": [{"type": "function"}], "tool_choice": "required"}
+    for name, value in fields.items():
+        answer = server.complete(**{name: value})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
 
 
 def test_their_harmless_values_are_accepted(server: RunningServer) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -41,6 +41,7 @@ class ChatTemplate:
     Attributes:
         reads_strings: whether a message's content may be a string.
         reads_parts: whether a message's content may be a list of parts.
+        reads_tools: whether it shows the model what tools there are.
 
     Raises:
         UserError: if it does not compile.
@@ -49,7 +50,9 @@ class ChatTemplate:
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         self._special_tokens = dict(special_tokens)
         try:
-            self._template = _environment().from_string(source)
+            environment = _environment()
+            self._template = environment.from_string(source)
+            self.reads_tools = "tools" in meta.find_undeclared_variables(environment.parse(source))
         except (jinja2.TemplateError, RecursionError) as error:
             raise UserError(f"the chat template does not compile: {error}", param="chat_template") from error
         # Many templates read one form only, and print nothing or Python's own notation for the other.
@@ -59,7 +62,12 @@ class ChatTemplate:
         self.reads_parts = reads_parts or not can_tell
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, kwargs: Mapping[str, Any]
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        kwargs: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         """The prompt of a conversation.
 
@@ -67,6 +75,7 @@ class ChatTemplate:
             messages: in the form that templates read: ``role`` and ``content``, a string or a list of parts.
             add_generation_prompt: whether the prompt ends with the head of an assistant's message.
             kwargs: the request's ``chat_template_kwargs``.
+            tools: that the model may call, in OpenAI's form.
 
         Raises:
             UserError: if the template refuses the conversation or fails on it, or a key of kwargs is reserved.
@@ -75,7 +84,7 @@ class ChatTemplate:
             if key in _RESERVED:
                 refuse("chat_template_kwargs", key, f"without the reserved keys {', '.join(sorted(_RESERVED))}")
         names = {
-            "tools": None,
+            "tools": tools or None,
             "documents": None,
             **self._special_tokens,
             **kwargs,

@@ -117,6 +117,7 @@ class Frontend:
         add_generation_prompt: bool,
         continue_final_message: bool,
         chat_template_kwargs: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         """The prompt of a conversation; see ``PromptBuilder.render``.
 
@@ -124,12 +125,13 @@ class Frontend:
             UserError: also if it has so much text that it can't fit.
         """
         texts = [[message.extra, *message.content] for message in messages]
-        self._check_num_chars(num_chars([texts, chat_template_kwargs]), "messages")
+        self._check_num_chars(num_chars([texts, chat_template_kwargs, tools]), "messages")
         return self._prompts.render(
             messages,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             kwargs=chat_template_kwargs,
+            tools=tools,
         )
 
     def prepare_chat(self, rendered: str, items: Sequence[ProcessedItem], cache_salt: str) -> PreparedPrompt:

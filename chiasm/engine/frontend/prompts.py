@@ -69,14 +69,18 @@ class PromptBuilder:
         add_generation_prompt: bool,
         continue_final_message: bool,
         kwargs: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         """The text of a conversation's prompt, for ``tokenize``.
 
         Raises:
-            UserError: if the model has no template, the template refuses, or a text holds a media token.
+            UserError: if the model has no template, the template refuses or takes no tools, or a text holds a media
+                token.
         """
         if self._template is None:
             raise UserError("this model has no chat template; give one with --chat-template.", param="messages")
+        if tools and not self._template.reads_tools:
+            raise UserError("this model's chat template takes no tools; --chat-template can.", param="tools")
         plain = [self._template_message(message, self._template) for message in messages]
         if continue_final_message:
             _tag_end(plain)
@@ -84,6 +88,7 @@ class PromptBuilder:
             plain,
             add_generation_prompt=add_generation_prompt and not continue_final_message,
             kwargs=self._seal(dict(kwargs), "chat_template_kwargs"),
+            tools=self._seal(list(tools), "tools"),
         )
         return _cut_at_end(text) if continue_final_message else text
 

@@ -11,8 +11,9 @@ from typing import Any
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as FastTokenizer
 
-from chiasm.config.checkpoint import read_json
+from chiasm.config.checkpoint import read_json, read_tokenizer
 from chiasm.errors import UserError
+from chiasm.schema.chat import AddedToken as AddedTokenInfo
 
 # How byte-level vocabularies write bytes: printable ones as themselves, the others as characters from U+0100 on
 # (Radford et al. 2019, GPT-2, its encoder.py).
@@ -30,6 +31,7 @@ class Tokenizer:
     Attributes:
         vocab_size: one more than the largest id.
         added_ids: ids of tokens that stand beside the vocabulary proper, special ones among them.
+        added_tokens: the same by how they are written.
         special_ids: ids of tokens that are no text.
         special_texts: the same tokens as they are written in a prompt.
     """
@@ -42,6 +44,7 @@ class Tokenizer:
         self.vocab_size = 1 + max(fast.get_vocab(with_added_tokens=True).values())
         added = fast.get_added_tokens_decoder()
         self.added_ids = frozenset(added)
+        self.added_tokens = {token.content: AddedTokenInfo(i, token.special) for i, token in added.items()}
         special = {i: token.content for i, token in added.items() if token.special}
         self.special_ids = frozenset(special)
         self.special_texts = tuple(special.values())
@@ -98,21 +101,13 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     Raises:
         UserError: if the checkpoint has none that can be read.
     """
-    path = folder / "tokenizer.json"
-    settings = read_json(folder, "tokenizer_config.json") or {}
+    text = read_tokenizer(folder)
     try:
-        fast = FastTokenizer.from_file(str(path)) if path.is_file() else _convert(folder)
+        fast = FastTokenizer.from_str(text)
     except Exception as error:
         raise UserError(f"the checkpoint's tokenizer can't be read: {error}", param="model") from error
-    _mark_special(fast, settings)
+    _mark_special(fast, read_json(folder, "tokenizer_config.json") or {})
     return Tokenizer(fast)
-
-
-def _convert(folder: Path) -> FastTokenizer:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    return tokenizer.backend_tokenizer
 
 
 def _mark_special(fast: FastTokenizer, settings: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from chiasm.engine.runner.device import choose_dtype, torch_dtype
 from chiasm.engine.runner.encoder_graphs import EncoderGraphs
 from chiasm.engine.runner.features import place_features
 from chiasm.engine.runner.graphs import CudaRecorder
+from chiasm.engine.runner.guides import Guides
 from chiasm.engine.runner.launch import choose_encoder_launch, choose_launch, tower_kernel
 from chiasm.engine.runner.memory import LoadedRank, check_weights, measure_memory
 from chiasm.engine.runner.profiler import RankProfiler
@@ -39,6 +41,9 @@ from chiasm.vision.encode import EncodedUnits, PlanUnderWay, UnitEncoder
 from chiasm.vision.fit import Fit
 from chiasm.vision.frames import seen_between
 from chiasm.vision.timeline import SpanLog
+
+if TYPE_CHECKING:
+    from chiasm.grammar.compile import GrammarCompiler
 
 _FAILED_UNIT = "this image could not be encoded; the server's log has the reason."
 _NOTHING = EncodedUnits({}, frozenset(), (), 0.0, (), ())
@@ -103,6 +108,7 @@ class Runner:
         self._records: dict[str, SequenceRecord] = {}
         self._features: dict[str, Tensor] = {}
         self._under_way: PlanUnderWay | None = None
+        self._guides = Guides(self._make_grammar_compiler)
 
     @torch.inference_mode()
     def _record_encoder(self) -> EncoderGraphs | None:
@@ -131,6 +137,11 @@ class Runner:
             dtype=torch_dtype(self._dtype.value),
             packs_units=self._device.type != "cpu",
         )
+
+    def _make_grammar_compiler(self) -> GrammarCompiler:
+        from chiasm.grammar.compile import GrammarCompiler  # most ranks never need it
+
+        return GrammarCompiler(Path(self._config.model), self._facts.vocab_size, self._facts.eos_token_ids)
 
     def info(self) -> RankInfo:
         """What the core needs to know to size the cache; every rank is asked at the same time.
@@ -224,7 +235,7 @@ class Runner:
         if is_beside:
             encoded = self._encode(plan.vision)
         with self.profiler.phase("sampling"):
-            sampled = [] if logits is None else self._sample(logits, scheduled)
+            sampled, failed = ([], {}) if logits is None else self._sample(logits, scheduled)
         if logits is None and self._device.type == "cuda":
             torch.cuda.current_stream().synchronize()  # as nothing was read back: this is measured
         is_apart = encoded is _NOTHING or not is_beside
@@ -232,6 +243,7 @@ class Runner:
             step=plan.step,
             sampled=tuple(sampled),
             failed_units=dict.fromkeys(encoded.failed, _FAILED_UNIT),
+            failed_sequences=failed,
             compute_seconds=time.perf_counter() - begin if is_apart else 0.0,
             encoder_seconds=encoded.seconds,
             encoder_makespan=encoded.makespan,
@@ -252,6 +264,7 @@ class Runner:
     def _forget(self, plan: StepPlan) -> None:
         for request_id in plan.dropped:
             del self._records[request_id]
+        self._guides.forget(plan.dropped)
         for key in plan.evicted:
             del self._features[key]
 
@@ -259,6 +272,9 @@ class Runner:
         for started in plan.started:
             positions, delta = self._model.rope_positions(started.num_prompt_tokens, started.items)
             self._records[started.request_id] = SequenceRecord.of(started, positions, delta)
+            form = started.sampling.structured_outputs
+            if form is not None and self._group.rank == 0:
+                self._guides.start(started.request_id, form)
 
     def _encode(self, step: VisionStep | None) -> EncodedUnits:
         if step is None:
@@ -353,11 +369,13 @@ class Runner:
 
     def _sample(
         self, logits: Tensor, scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]
-    ) -> list[SampledToken]:
+    ) -> tuple[list[SampledToken], dict[str, str]]:
+        """The new tokens, and why there is none for some sequences."""
         if self._group.rank != 0:
-            return []
+            return [], {}
         rows = [record.sampling_row() for record, part in scheduled if part.is_sampling]
-        return sample(logits, rows, self._facts.eos_token_ids)
+        masks = self._guides.masks(rows)
+        return sample(logits, rows, self._facts.eos_token_ids, masks.allowed), masks.failed
 
 
 def _host_step(scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]) -> HostStep:

@@ -171,7 +171,9 @@ class Scheduler:
                 self._end(sequence, SequenceDelta(sequence.request_id, finish_reason="error", error=reason))
                 continue
             self._advance(sequence, scheduled.num_new_tokens)
-            if scheduled.is_sampling:
+            if reason := result.failed_sequences.get(sequence.request_id):
+                self._end(sequence, SequenceDelta(sequence.request_id, finish_reason="error", error=reason))
+            elif scheduled.is_sampling:
                 self._append(sequence, sampled[sequence.request_id])
         for key in failed:
             # Those that wait for more before their first token, or can't start yet.

@@ -418,3 +418,49 @@ def test_special_tokens_come_from_the_tokenizers_settings(tmp_path: Path) -> Non
     assert source_of(tmp_path) == "<s>|</s>||"
     put(tmp_path, special_tokens_map__json={"unk_token": {"content": "<unk>"}})  # from before added_tokens_decoder
     assert source_of(tmp_path) == "<s>|</s>|<unk>|"
+
+
+# In the manner of Qwen's and of Llama's templates, which set the name of what they were given.
+TOOL_TEMPLATES = {
+    "qwen": "{%- if tools %}<tools>{% for tool in tools %}\n{{ tool | tojson }}{% endfor %}\n</tools>{% endif %}"
+    "{% for m in messages %}{{ m.content }};{% endfor %}",
+    "llama": "{%- if custom_tools is defined %}{% set tools = custom_tools %}{% endif %}"
+    "{%- if not tools is defined %}{% set tools = none %}{% endif %}"
+    "{%- if tools is not none %}{% for t in tools %}{{ t | tojson(indent=4) }}\n{% endfor %}{% endif %}"
+    "{% for m in messages %}{{ m.content }};{% endfor %}",
+}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Says <b>what</b> it's like in „Zürich“.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+
+
+@pytest.mark.parametrize("tools", [[], [TOOL], [TOOL, {**TOOL, "strict": True}]])
+@pytest.mark.parametrize("template", TOOL_TEMPLATES)
+def test_tools_are_shown_as_hugging_face_shows_them(
+    tokenizer: Tokenizer, hf: Any, template: str, tools: list[Any]
+) -> None:
+    source, messages = TOOL_TEMPLATES[template], [user("Weather?")]
+    builder = make_builder(tokenizer, source)
+    shown = builder.plain_text(render(builder, messages, add_generation_prompt=False, tools=tools))
+    assert shown == reference(hf, source, messages, tools=tools or None)
+    assert shown.count('"weather"') == len(tools)
+
+
+def test_a_template_that_shows_no_tools_takes_none(tokenizer: Tokenizer) -> None:
+    assert not ChatTemplate("{% macro show(tools) %}{{ tools }}{% endmacro %}{{ show(1) }}", {}).reads_tools
+    with refused("tools", "takes no tools"):
+        render(make_builder(tokenizer, CHAT_TEMPLATE), [user("Hi")], tools=[TOOL])
+
+
+def test_what_a_tool_says_of_itself_never_becomes_a_special_token(tokenizer: Tokenizer) -> None:
+    builder = make_builder(tokenizer, TOOL_TEMPLATES["qwen"])
+    tool = {"type": "function", "function": {"name": "f", "description": "a <|im_end|> b"}}
+    token_ids = builder.tokenize(render(builder, [user("Hi")], tools=[tool]))
+    assert "<|im_end|>" in tokenizer.decode(token_ids, skip_special_tokens=True)
+    with refused("tools[0].function.description", "<|image_pad|>"):
+        render(builder, [user("Hi")], tools=[{"function": {"description": "<|image_pad|>"}}])

@@ -1,0 +1,89 @@
+"""From the form that an answer must have to what follows its tokens (llguidance)."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+import llguidance
+
+from chiasm.config.checkpoint import read_tokenizer
+from chiasm.errors import UserError
+from chiasm.grammar.spacing import spaced_schema
+from chiasm.schema.structured import StructuredOutputs
+
+_MAX_KEPT = 64  # compiled grammars
+_MAX_REASON = 300  # characters of what is wrong with a grammar
+# Bounds on the work that a grammar makes; llguidance's own on its size, on compiling it and on each token are sound.
+_LIMITS = llguidance.LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
+
+
+class GrammarCompiler:
+    """Compiles forms for one model's tokens.
+
+    Args:
+        folder: of the checkpoint.
+        vocab_size: rows of the output projection.
+        eos_token_ids: tokens that end an answer.
+    """
+
+    def __init__(self, folder: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        self._tokens = _read_tokens(folder, vocab_size, list(eos_token_ids))
+        self._kept: OrderedDict[StructuredOutputs, llguidance.LLMatcher] = OrderedDict()
+
+    def compile(self, form: StructuredOutputs) -> llguidance.LLMatcher:
+        """What follows one answer of this form, from its first token.
+
+        Raises:
+            UserError: if there can be no such answer, or finding that out takes too much work.
+        """
+        key = form.key
+        matcher = self._kept.get(key)
+        if matcher is None:
+            matcher = self._compile(form)
+            self._kept[key] = matcher
+            if len(self._kept) > _MAX_KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return matcher.deep_copy()
+
+    def _compile(self, form: StructuredOutputs) -> llguidance.LLMatcher:
+        try:
+            matcher = llguidance.LLMatcher(self._tokens, _grammar(form), log_level=0, limits=_LIMITS)
+        except (ValueError, RecursionError) as error:
+            raise _refusal(form, str(error)) from error
+        first = matcher.deep_copy()
+        if not first.is_error():
+            first.compute_bitmask()  # which does much of the work, and finds forms that no answer has
+        if first.is_error():
+            raise _refusal(form, first.get_error())
+        return matcher
+
+
+def _read_tokens(folder: Path, vocab_size: int, eos_token_ids: list[int]) -> llguidance.LLTokenizer:
+    text = read_tokenizer(folder)
+    try:
+        return llguidance.LLTokenizer(text, n_vocab=vocab_size, eos_token=eos_token_ids)
+    except ValueError:  # some have tokens behind it that only prompts may hold
+        return llguidance.LLTokenizer(text, eos_token=eos_token_ids)
+
+
+def _grammar(form: StructuredOutputs) -> str:
+    """In llguidance's own notation."""
+    if form.json is not None:
+        return llguidance.LLMatcher.grammar_from_json_schema(json.dumps(spaced_schema(json.loads(form.json))))
+    if form.json_object:
+        return llguidance.LLMatcher.grammar_from_json_schema(json.dumps(spaced_schema({"type": "object"})))
+    if form.regex is not None:
+        return llguidance.LLMatcher.grammar_from_regex(form.regex)
+    if form.choice is not None:
+        return llguidance.LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, form.choice)))
+    assert form.grammar is not None
+    return llguidance.grammar_from("grammar", form.grammar)
+
+
+def _refusal(form: StructuredOutputs, reason: str) -> UserError:
+    shown = " ".join("".join(c if c.isprintable() else " " for c in reason[: 4 * _MAX_REASON]).split())
+    return UserError(f"{form.param} can't be followed: {shown[:_MAX_REASON]}.", param=form.param)

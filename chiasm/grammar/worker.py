@@ -1,0 +1,43 @@
+"""The process that tries grammars out: ``python -m chiasm.grammar.worker FOLDER CHECKPOINT VOCAB_SIZE EOS...``.
+
+It holds nothing of value: a grammar that takes too long or too much memory costs this process and its own request.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from pathlib import Path
+
+from chiasm.dist.channel import Channel
+from chiasm.dist.children import die_with_parent
+from chiasm.errors import UserError
+from chiasm.grammar.compile import GrammarCompiler
+from chiasm.grammar.messages import CHANNEL, ToWorker, Verdict
+from chiasm.schema.structured import StructuredOutputs
+
+_MAX_BYTES = 2 * 2**30
+_NICENESS = 5
+
+
+def main(runtime_dir: Path, compiler: GrammarCompiler) -> None:
+    """Try every form that comes."""
+    channel: Channel[StructuredOutputs] = Channel(runtime_dir, CHANNEL, ToWorker, is_binding=False)
+    channel.send(Verdict(None))  # ready
+    while (form := channel.receive()) is not None:
+        try:
+            compiler.compile(form)
+        except UserError as error:
+            channel.send(Verdict(error.message))
+        else:
+            channel.send(Verdict(None))
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    os.nice(_NICENESS)
+    resource.setrlimit(resource.RLIMIT_DATA, (_MAX_BYTES, _MAX_BYTES))
+    folder, checkpoint, *numbers = sys.argv[1:]
+    vocab_size, *eos_token_ids = map(int, numbers)
+    main(Path(folder), GrammarCompiler(Path(checkpoint), vocab_size, eos_token_ids))

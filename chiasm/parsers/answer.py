@@ -1,0 +1,181 @@
+"""An answer's text -> reasoning, content and calls, however the text is cut into pieces."""
+
+from __future__ import annotations
+
+import string
+from typing import Literal
+
+from chiasm.parsers.calls import Call, CallFormat, CallReader, Tools
+from chiasm.parsers.events import CallArguments, CallStart, ContentText, Event, ReasoningText
+from chiasm.parsers.forced import ForcedCalls
+from chiasm.parsers.markers import find_marker
+from chiasm.parsers.reasoning import ReasoningFormat
+
+_MAX_HELD_SPACE = 256
+
+
+class AnswerParser:
+    """Reads one answer.
+
+    A call is held back until it is whole: what turns out to be none is shown as the text that it is. A call that
+    opens while the reasoning goes on ends the reasoning. White space between reasoning, calls and content is dropped;
+    an answer without any of the former stays as it is, to the last character.
+
+    Args:
+        reasoning: how reasoning is marked; None where the model has none.
+        is_reasoning_open: whether the prompt has begun it.
+        calls: how calls are written; None where there are none to be expected.
+        tools: the functions that may be called.
+        forced: reads what a grammar has made of the answer behind the reasoning, in place of ``calls``.
+    """
+
+    def __init__(
+        self,
+        *,
+        reasoning: ReasoningFormat | None = None,
+        is_reasoning_open: bool = False,
+        calls: CallFormat | None = None,
+        tools: Tools | None = None,
+        forced: ForcedCalls | None = None,
+    ) -> None:
+        self._reasoning = reasoning
+        self._calls = calls
+        self._tools = tools or {}
+        self._forced = forced
+        self._mode: Literal["reasoning", "content"] = "reasoning" if is_reasoning_open else "content"
+        self._buffer = ""  # text that is not decided on
+        self._space = ""  # white space that is text only if more of it follows
+        self._drops_space = is_reasoning_open  # at the beginning of what comes next
+        self._is_at_start = True  # of the reasoning, or of the content before or behind calls
+        self._num_calls = 0
+        self._reader: CallReader | None = None
+        self._held: list[str] = []  # what opened the reader, and what it has been given
+        self._events: list[Event] = []
+
+    def feed(self, text: str) -> list[Event]:
+        """What more text makes certain."""
+        self._buffer += text
+        while self._buffer and self._step():
+            pass
+        return self._take_events()
+
+    def finish(self) -> list[Event]:
+        """What was held back, once no more text comes."""
+        if self._reader is not None:
+            self._show("".join(self._held))
+        rest = self._forced.finish() if self._forced is not None else ""
+        self._show(self._buffer + rest)
+        self._reader, self._buffer = None, ""
+        if self._mode == "content" and not self._drops_space:
+            self._emit(self._space)
+        return self._take_events()
+
+    def _take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    def _step(self) -> bool:
+        """Decide on the beginning of the buffer; returns whether there may be more to decide."""
+        if self._reader is not None:
+            return self._read(self._reader)
+        if self._mode == "reasoning":
+            return self._go_on_reasoning(self._reasoning)
+        if self._is_at_start:
+            return self._begin_content()
+        if self._forced is not None:
+            self._events += self._forced.feed(self._buffer)
+            self._buffer = ""
+            return False
+        marker = self._show_up_to(self._calls.openers if self._calls else ())
+        if marker:
+            self._open(marker)
+        return bool(marker)
+
+    def _go_on_reasoning(self, marks: ReasoningFormat | None) -> bool:
+        assert marks is not None
+        marker = self._show_up_to((marks.start, marks.end, *(self._calls.openers if self._calls else ())))
+        if marker == marks.end:
+            self._enter("content")
+        elif marker == marks.start:
+            if not self._is_at_start:  # at the start the model repeats what the template has written
+                self._show(marker)
+        elif marker:
+            self._open(marker)
+        return bool(marker)
+
+    def _begin_content(self) -> bool:
+        """Look for marks that mean something only before any text."""
+        separators = self._calls.separators if self._calls and self._num_calls else ""
+        rest = self._buffer.lstrip(string.whitespace + separators)
+        self._space = (self._space + self._buffer[: len(self._buffer) - len(rest)])[-_MAX_HELD_SPACE:]
+        self._buffer = rest
+        marks = (self._reasoning.start, self._reasoning.end) if self._reasoning else ()
+        closers = self._calls.closers if self._calls and self._num_calls else ()
+        found = find_marker(rest, (*marks, *closers))
+        if not rest or (not found.marker and found.start == 0):
+            return False
+        if found.marker and found.start == 0:
+            self._buffer = rest[len(found.marker) :]
+            self._enter("reasoning" if found.marker in marks[:1] else "content")
+        elif self._calls and rest[0] == self._calls.bare:
+            self._open("")
+        else:
+            self._is_at_start = False
+        return True
+
+    def _enter(self, mode: Literal["reasoning", "content"]) -> None:
+        self._mode = mode
+        self._space = ""
+        self._drops_space = self._is_at_start = True
+
+    def _open(self, opener: str) -> None:
+        """Begin to read a call. What is held of white space is text again if it turns out to be none."""
+        assert self._calls is not None
+        self._is_at_start = False
+        self._reader = self._calls.reader(self._tools)
+        self._held = [opener]
+
+    def _read(self, reader: CallReader) -> bool:
+        self._held.append(self._buffer)
+        reading = reader.feed(self._buffer)
+        self._buffer = ""
+        if reading is None:
+            return False
+        self._reader = None
+        text = "".join(self._held)
+        end = len(text) - reading.num_rest
+        self._buffer = text[end:]
+        if reading.calls is None:
+            self._show(text[:end])
+        else:
+            self._enter("content")
+            for call in reading.calls:
+                self._call(call)
+        return True
+
+    def _call(self, call: Call) -> None:
+        self._events += [CallStart(self._num_calls, call.name), CallArguments(self._num_calls, call.arguments)]
+        self._num_calls += 1
+
+    def _show_up_to(self, markers: tuple[str, ...]) -> str:
+        """Take the text before the first marker, and the marker, which is returned; "" if there is none yet."""
+        found = find_marker(self._buffer, markers)
+        self._show(self._buffer[: found.start])
+        self._buffer = self._buffer[found.start + len(found.marker) :]
+        return found.marker
+
+    def _show(self, text: str) -> None:
+        """Give text out, but for the white space at its end, and at its beginning where that is dropped."""
+        text = self._space + text
+        if self._drops_space:
+            text = text.lstrip()
+        num_shown = len(text.rstrip())
+        if num_shown:
+            self._drops_space = self._is_at_start = False
+        num_shown = max(num_shown, len(text) - _MAX_HELD_SPACE)
+        self._space = text[num_shown:]
+        self._emit(text[:num_shown])
+
+    def _emit(self, text: str) -> None:
+        if text:
+            self._events.append(ReasoningText(text) if self._mode == "reasoning" else ContentText(text))

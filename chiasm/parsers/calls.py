@@ -1,0 +1,105 @@
+"""How a family of models writes the calls of tools: what every format has to say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+Tools = Mapping[str, Mapping[str, Any]]
+"""The functions that may be called: name -> JSON schema of the arguments."""
+
+
+class Call(NamedTuple):
+    """A call that is whole.
+
+    Attributes:
+        name: of the function.
+        arguments: a JSON object as text.
+    """
+
+    name: str
+    arguments: str
+
+
+class Reading(NamedTuple):
+    """What a reader has found out.
+
+    Attributes:
+        calls: the calls; None if the text isn't one after all, and is to be shown as it is.
+        num_rest: characters at the end of the text so far that don't belong to it.
+    """
+
+    calls: tuple[Call, ...] | None
+    num_rest: int
+
+
+class CallReader(Protocol):
+    """Reads one call, or one list of calls, from behind its opening."""
+
+    def feed(self, text: str) -> Reading | None:
+        """Take in text; None as long as it is open what this is."""
+
+
+@dataclass(frozen=True)
+class CallFormat:
+    """One way to write calls.
+
+    Attributes:
+        openers: markers that begin a call wherever they stand.
+        bare: a character that may begin one at the start of an answer; "" if none does.
+        closers: markers that are dropped where they follow a call.
+        separators: characters that are dropped between two calls, beside white space.
+        reader: makes a reader for the text behind an opener, or from a bare character on.
+    """
+
+    openers: tuple[str, ...]
+    bare: str
+    closers: tuple[str, ...]
+    separators: str
+    reader: Callable[[Tools], CallReader]
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """All of its markers."""
+        return (*self.openers, *self.closers)
+
+
+class _Written(msgspec.Struct):
+    """A call as JSON; Llama's templates say ``parameters``."""
+
+    name: str
+    arguments: msgspec.Raw = msgspec.Raw()
+    parameters: msgspec.Raw = msgspec.Raw()
+
+
+def decode_call(text: str, known: Collection[str] | None = None) -> Call | None:
+    """A call from ``{"name": ..., "arguments": {...}}``.
+
+    Args:
+        text: a JSON object.
+        known: names that a call may have; None for any.
+
+    Returns:
+        None if it is none: not valid JSON, without a name, or with arguments that are no object.
+    """
+    try:
+        written = msgspec.json.decode(text, type=_Written)
+        arguments = _object_text(bytes(written.arguments or written.parameters))
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+    if arguments is None or not written.name or (known is not None and written.name not in known):
+        return None
+    return Call(written.name, arguments)
+
+
+def _object_text(raw: bytes) -> str | None:
+    """Arguments as the model wrote them; some write the object once more as a string, or nothing, or null."""
+    if raw.startswith(b'"'):
+        raw = msgspec.json.decode(raw, type=str).strip().encode()
+        msgspec.json.decode(raw)
+    if raw in (b"", b"null"):
+        return "{}"
+    return raw.decode() if raw.startswith(b"{") else None

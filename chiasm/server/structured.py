@@ -1,0 +1,85 @@
+"""The fields that ask for an answer in a certain form: OpenAI's ``response_format`` and the names that vLLM knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from chiasm.errors import UserError, refuse, require_known_keys
+from chiasm.grammar.tools import calls_grammar
+from chiasm.parsers.reasoning import ReasoningFormat
+from chiasm.schema.chat import AddedToken
+from chiasm.schema.structured import StructuredOutputs, Thinking
+from chiasm.server.requests import ChatRequest, GenerationRequest
+from chiasm.server.tools import ToolUse
+
+_GUIDED = ("json", "regex", "choice", "grammar", "json_object")
+
+
+def parse_structured_outputs(request: GenerationRequest) -> StructuredOutputs | None:
+    """The form that a request asks for; None if any will do.
+
+    Raises:
+        UserError: if two fields ask for one, or one can't be followed.
+    """
+    asked: list[StructuredOutputs] = []
+    if request.response_format is not None:
+        asked += _response_format(request.response_format)
+    if request.structured_outputs:
+        require_known_keys("structured_outputs", request.structured_outputs, _GUIDED)
+        given = {key: value for key, value in request.structured_outputs.items() if value is not None}
+        asked += [StructuredOutputs(**given, param="structured_outputs")] if given else []
+    for kind in _GUIDED:
+        value = getattr(request, f"guided_{kind}")
+        if value not in (None, False):
+            asked.append(StructuredOutputs(**{kind: value}, param=f"guided_{kind}"))
+    if len(asked) > 1:
+        raise UserError(f"{asked[0].param} and {asked[1].param} can't both be given.", param=asked[1].param)
+    return asked[0] if asked else None
+
+
+def _response_format(given: Mapping[str, Any]) -> list[StructuredOutputs]:
+    kind = given.get("type")
+    if kind == "text":
+        return []
+    if kind == "json_object":
+        return [StructuredOutputs(json_object=True, param="response_format")]
+    if kind != "json_schema":
+        refuse("response_format.type", kind, "text, json_object or json_schema")
+    described = given.get("json_schema")
+    if not isinstance(described, Mapping) or described.get("schema") is None:
+        refuse("response_format.json_schema", described, "an object with a name and a schema")
+    return [StructuredOutputs(json=described["schema"], param="response_format.json_schema.schema")]
+
+
+def chat_form(request: ChatRequest, tools: ToolUse) -> StructuredOutputs | None:
+    """The form of a chat answer: calls where the request demands them, else what it asks for.
+
+    Raises:
+        UserError: as ``parse_structured_outputs``, or if a form is asked for beside tools.
+    """
+    asked = parse_structured_outputs(request)
+    if asked is not None and tools.offered:
+        message = f"{asked.param} and tools can't both be given, unless tool_choice is none."
+        raise UserError(message, param=asked.param)
+    if not tools.is_forced:
+        return asked
+    assert tools.schemas is not None
+    return StructuredOutputs(grammar=calls_grammar(tools.schemas, is_parallel=tools.is_parallel), param="tools")
+
+
+def after_thinking(
+    form: StructuredOutputs, marks: ReasoningFormat, added: Mapping[str, AddedToken], *, is_open: bool
+) -> StructuredOutputs:
+    """A form that begins where the model has stopped thinking.
+
+    Args:
+        form: what comes then.
+        marks: around the reasoning; each is a token.
+        added: the tokenizer's added tokens.
+        is_open: whether the prompt has begun it.
+    """
+    thinking = Thinking(added[marks.start].token_id, added[marks.end].token_id, is_open)
+    return msgspec.structs.replace(form, thinking=thinking)

@@ -1,0 +1,122 @@
+"""Calls of tools and answers in a form from a real server on two ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import openai
+import pydantic
+import pytest
+from PIL import Image
+
+from tests.checkpoints.common import CHAT_TEMPLATE, SavedModel
+from tests.e2e.servers import Server, data_url, image_message
+
+TEMPLATE = "{% for tool in tools or [] %}<tools>{{ tool | tojson }}</tools>\n{% endfor %}" + CHAT_TEMPLATE
+PAINT: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "paint",
+        "parameters": {
+            "type": "object",
+            "properties": {"colour": {"enum": ["red", "green"]}, "coats": {"type": "integer", "maximum": 9}},
+            "required": ["colour", "coats"],
+            "additionalProperties": False,
+        },
+    },
+}
+STOP: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "stop", "parameters": {"type": "object", "additionalProperties": False}},
+}
+PICTURE = data_url(Image.new("RGB", (56, 56), "red"))
+
+
+class Answer(pydantic.BaseModel):
+    verdict: Literal["yes", "no"]
+    marks: Literal[1, 2, 3]
+
+
+@pytest.fixture(scope="module")
+def server(qwen2_5_vl: SavedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    flags = ["-tp", "2", "--dtype", "float32", "--chat-template", str(folder / "template.jinja")]
+    flags += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"]
+    with Server(qwen2_5_vl.folder, folder / "log", *flags) as server:
+        yield server
+        server.await_metric("chiasm:num_requests_running", 0)
+        server.await_metric("chiasm:kv_cache_usage_perc", 0)
+
+
+@pytest.fixture
+def client(server: Server) -> openai.OpenAI:
+    return server.client()
+
+
+def model(client: openai.OpenAI) -> str:
+    return client.models.list().data[0].id
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "paint"}}])
+def test_forced_calls_are_the_same_streamed_and_whole(client: openai.OpenAI, choice: Any) -> None:
+    fields: dict[str, Any] = {
+        "model": model(client),
+        "messages": [image_message(PICTURE, "Paint it.")],
+        "tools": [PAINT, STOP],
+        "tool_choice": choice,
+        "parallel_tool_calls": False,
+        "max_tokens": 100,
+        "seed": 3,
+    }
+    whole = client.chat.completions.create(**fields).choices[0]
+    with client.chat.completions.stream(**fields) as stream:
+        streamed = stream.until_done().get_final_completion().choices[0]
+    assert whole.finish_reason == streamed.finish_reason == "tool_calls"
+    (call,), (again,) = whole.message.tool_calls or [], streamed.message.tool_calls or []
+    assert call.type == "function"
+    assert again.type == "function"
+    assert (call.function.name, call.function.arguments) == (again.function.name, again.function.arguments)
+    arguments = json.loads(call.function.arguments)
+    if call.function.name == "paint":
+        assert set(arguments) == {"colour", "coats"}
+    else:
+        assert (call.function.name, arguments) == ("stop", {})
+
+
+def test_an_answer_in_a_form_about_a_picture(client: openai.OpenAI) -> None:
+    for seed in range(3):
+        answer = client.chat.completions.parse(
+            model=model(client),
+            messages=[image_message(PICTURE, "Is it red?")],  # type: ignore[list-item]
+            response_format=Answer,
+            max_tokens=60,
+            seed=seed,
+        )
+        assert answer.choices[0].message.parsed is not None
+
+
+def test_results_of_tools_come_back_with_pictures(client: openai.OpenAI) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "stop", "arguments": "{}"}}
+    messages: list[Any] = [
+        {"role": "user", "content": "Paint it."},
+        {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": "Hm."},
+        {"role": "tool", "tool_call_id": "c1", "content": [{"type": "image_url", "image_url": {"url": PICTURE}}]},
+    ]
+    answer = client.chat.completions.create(model=model(client), messages=messages, tools=[STOP], max_tokens=4)
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens_details is not None
+    extra = answer.usage.prompt_tokens_details.model_extra or {}
+    assert extra["multimodal_tokens"] == {"image": 4, "video": 0}
+
+
+def test_bad_forms_are_refused_before_a_stream_begins(server: Server) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}], "guided_regex": "[", "stream": True}
+    answer = server.post("/v1/chat/completions", body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "guided_regex")
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "nope"}}}
+    body = {"messages": [{"role": "user", "content": "Hi"}], "tools": [tool], "tool_choice": "required"}
+    answer = server.post("/v1/chat/completions", body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools")

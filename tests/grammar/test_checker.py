@@ -1,0 +1,141 @@
+"""Forms are tried out in a process that may break."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from chiasm.errors import UserError
+from chiasm.grammar import checker as checkers
+from chiasm.grammar.checker import GrammarChecker, GrammarWorkerError
+from chiasm.schema.structured import StructuredOutputs
+from tests.checkpoints.common import make_tokenizer
+
+GOOD = StructuredOutputs(regex="[0-9]+")
+BAD = StructuredOutputs(regex="[", param="guided_regex")
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncGenerator[GrammarChecker, None]:
+    make_tokenizer().save(str(folder / "tokenizer.json"))
+    checker = GrammarChecker(folder, 512, [0], folder)
+    try:
+        yield checker
+    finally:
+        await checker.close()
+        assert not workers()
+
+
+def workers() -> list[psutil.Process]:
+    return [p for p in psutil.Process().children() if "chiasm.grammar.worker" in p.cmdline()]
+
+
+async def refusal(checker: GrammarChecker, form: StructuredOutputs) -> str:
+    with pytest.raises(UserError) as caught:
+        await checker.check(form)
+    assert caught.value.param == form.param
+    return caught.value.message
+
+
+def test_verdicts(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as checker:
+            assert not workers(), "a server that is asked for no form has no such process"
+            await asyncio.gather(*(checker.check(GOOD) for _ in range(3)))
+            assert (await refusal(checker, BAD)).startswith("guided_regex can't be followed: ")
+            assert len(workers()) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_form_is_tried_out_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as checker:
+            await checker.check(GOOD)
+            await refusal(checker, BAD)
+            (worker,) = workers()
+            worker.kill()
+            worker.wait()
+            await checker.check(StructuredOutputs(regex="[0-9]+", param="other"))
+            await refusal(checker, BAD)
+            assert not workers(), "what is known needs no process"
+
+    asyncio.run(scenario())
+
+
+def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as checker:
+            await checker.check(GOOD)
+            (worker,) = workers()
+            os.kill(worker.pid, signal.SIGSTOP)
+            waiting = asyncio.create_task(checker.check(BAD))
+            await asyncio.sleep(0.1)
+            worker.kill()
+            with pytest.raises(UserError, match="its compiler crashed"):
+                await waiting
+            await checker.check(StructuredOutputs(regex="b"))
+            assert workers()[0].pid != worker.pid
+
+    asyncio.run(scenario())
+
+
+def test_a_form_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as checker:
+            await checker.check(GOOD)
+            monkeypatch.setattr(checkers, "COMPILE_SECONDS", 0.2)
+            (worker,) = workers()
+            os.kill(worker.pid, signal.SIGSTOP)
+            start = time.monotonic()
+            assert await refusal(checker, BAD) == "guided_regex takes longer than 0.2 s to compile."
+            assert time.monotonic() - start < 3
+            monkeypatch.undo()
+            await checker.check(StructuredOutputs(regex="c"))
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_is_given_up_takes_nothing_from_others(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as checker:
+            await checker.check(GOOD)
+            (worker,) = workers()
+            waiting = [asyncio.create_task(checker.check(BAD)) for _ in range(2)]
+            await asyncio.sleep(0)
+            waiting[0].cancel()
+            with pytest.raises(UserError, match="can't be followed"):
+                await waiting[1]
+            await checker.check(StructuredOutputs(regex="d"))
+            assert workers() == [worker]
+
+    asyncio.run(scenario())
+
+
+def test_closing_ends_what_is_being_tried(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as checker:
+            waiting = asyncio.create_task(checker.check(GOOD))
+            await asyncio.sleep(0.05)
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(scenario())
+
+
+def test_a_checkpoint_without_a_tokenizer_is_not_the_requests_fault(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as checker:
+            (tmp_path / "tokenizer.json").write_text("{", encoding="utf-8")
+            with pytest.raises(GrammarWorkerError):
+                await checker.check(GOOD)
+
+    asyncio.run(scenario())

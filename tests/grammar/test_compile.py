@@ -1,0 +1,213 @@
+"""Forms -> which tokens may come."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from chiasm.errors import UserError
+from chiasm.grammar.compile import GrammarCompiler
+from chiasm.grammar.guide import AnswerGuide, GuideError
+from chiasm.grammar.tools import calls_grammar
+from chiasm.schema.structured import StructuredOutputs, Thinking
+from tests.checkpoints.common import SPECIAL_TOKENS, make_tokenizer
+
+VOCAB_SIZE = 512  # more than the tokenizer has, as in published checkpoints
+POINT = {
+    "type": "object",
+    "properties": {"x": {"type": "integer"}, "label": {"type": "string"}},
+    "required": ["x"],
+    "additionalProperties": False,
+}
+
+
+class Setup:
+    """A tokenizer and a compiler for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tokenizer: Tokenizer = make_tokenizer((*SPECIAL_TOKENS, "<think>", "</think>"))
+        self.tokenizer.save(str(folder / "tokenizer.json"))
+        self.eos = self.id("<|im_end|>")
+        self.compiler = GrammarCompiler(folder, VOCAB_SIZE, [self.eos])
+
+    def id(self, token: str) -> int:
+        found = self.tokenizer.token_to_id(token)
+        assert found is not None
+        return int(found)
+
+    def encode(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def guide(self, form: StructuredOutputs) -> AnswerGuide:
+        return AnswerGuide(self.compiler.compile(form), form.thinking)
+
+    def allows(self, form: StructuredOutputs, token_ids: Sequence[int]) -> bool:
+        """Whether an answer may be these tokens and then end."""
+        guide = self.guide(form)
+        for index, token_id in enumerate([*token_ids, self.eos]):
+            guide.take(token_ids[:index])
+            if token_id not in may_be(guide):
+                return False
+        return True
+
+    def accepts(self, form: StructuredOutputs, text: str) -> bool:
+        return self.allows(form, self.encode(text))
+
+
+def may_be(guide: AnswerGuide) -> set[int]:
+    mask = guide.allowed()
+    assert mask is not None
+    return set(np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")).tolist())
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
+    return Setup(tmp_path_factory.mktemp("tokenizer"))
+
+
+FORMS: list[tuple[dict[str, Any], str, bool]] = [
+    ({"json": POINT}, '{"x": 1}', True),
+    ({"json": POINT}, '{"x":-12,"label":"é 🙂 \\" }"}', True),
+    ({"json": POINT}, '{\n    "x": 1,\n    "label": ""\n}', True),
+    ({"json": POINT}, '{"x": 1.5}', False),
+    ({"json": POINT}, '{"label": "a"}', False),
+    ({"json": POINT}, '{"x": 1, "z": 2}', False),
+    ({"json": POINT}, '{"x": 1} ', False),
+    ({"json": POINT}, ' {"x": 1}', False),
+    ({"json": POINT}, '{"x": \n\n\n\n1}', False),
+    ({"json": POINT}, '{"x": 1', False),
+    ({"json_object": True}, '{"a": [1, {"b": null}], "c": true}', True),
+    ({"json_object": True}, "[1]", False),
+    ({"json_object": True}, "Sure: {}", False),
+    ({"regex": "[0-9]{3}(-[a-z]+)?"}, "123-ab", True),
+    ({"regex": "[0-9]{3}"}, "1234", False),
+    ({"choice": ("red", "reddish", 'a "b"\n')}, "reddish", True),
+    ({"choice": ("red", "reddish", 'a "b"\n')}, "red", True),
+    ({"choice": ("red", "reddish", 'a "b"\n')}, 'a "b"\n', True),
+    ({"choice": ("red", "reddish", 'a "b"\n')}, "redd", False),
+    ({"grammar": 'root ::= "a" b*\nb ::= "b" | "c"'}, "abcb", True),
+    ({"grammar": 'start: "a" B*\nB: /[bc]/'}, "abcb", True),
+    ({"grammar": 'start: "a" B*\nB: /[bc]/'}, "abd", False),
+]
+
+
+@pytest.mark.parametrize(("form", "text", "is_right"), FORMS)
+def test_which_answers_a_form_allows(setup: Setup, form: dict[str, Any], text: str, is_right: bool) -> None:
+    assert setup.accepts(StructuredOutputs(**form), text) == is_right
+
+
+def test_an_answer_ends_where_its_form_does(setup: Setup) -> None:
+    guide = setup.guide(StructuredOutputs(choice=("yes", "no")))
+    guide.take(setup.encode("yes"))
+    assert may_be(guide) == {setup.eos}
+
+
+def test_no_token_beyond_the_tokenizer_is_allowed(setup: Setup) -> None:
+    assert max(may_be(setup.guide(StructuredOutputs(regex="(?s:.*)")))) < setup.tokenizer.get_vocab_size()
+
+
+def test_a_guide_knows_an_answer_by_its_tokens_alone(setup: Setup) -> None:
+    form = StructuredOutputs(json=json.dumps(POINT))
+    token_ids = setup.encode('{"x": 17, "label": "ab')
+    steady, anew = setup.guide(form), setup.guide(form)
+    for index in range(len(token_ids) + 1):
+        steady.take(token_ids[:index])
+    anew.take(token_ids)
+    assert steady.allowed() == anew.allowed()
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_thinking_comes_before_a_form(setup: Setup, is_open: bool) -> None:
+    start, end = setup.id("<think>"), setup.id("</think>")
+    form = StructuredOutputs(choice=("yes", "no"), thinking=Thinking(start, end, is_open))
+    thought = [*([] if is_open else [start]), *setup.encode("no, {"), start, end]
+    guide = setup.guide(form)
+    for index in range(len(thought)):
+        guide.take(thought[:index])
+        assert guide.allowed() is None or (index == 0 and start in may_be(guide)), index
+    guide.take(thought)
+    assert may_be(guide) == may_be(setup.guide(StructuredOutputs(choice=("yes", "no"))))
+    guide.take([*thought, *setup.encode("yes")])
+    assert may_be(guide) == {setup.eos}
+
+
+def test_a_model_need_not_think(setup: Setup) -> None:
+    start, end = setup.id("<think>"), setup.id("</think>")
+    form = StructuredOutputs(choice=("yes", "no"), thinking=Thinking(start, end, is_open=False))
+    guide = setup.guide(form)
+    assert may_be(guide) == may_be(setup.guide(form.key)) | {start}
+    guide.take(setup.encode("yes")[:1])
+    assert start not in may_be(guide)
+
+
+CALLS = {
+    "one": ('[{"name": "point", "arguments": {"x": 1}}]', True, True),
+    "several": ('[{"name": "now", "arguments": {}}, {"name": "point", "arguments": {"x": 1}}]', True, False),
+    "none": ("[]", False, False),
+    "unknown": ('[{"name": "other", "arguments": {}}]', False, False),
+    "another's arguments": ('[{"name": "point", "arguments": {"y": 1}}]', False, False),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_forced_calls(setup: Setup, name: str) -> None:
+    text, may_be_several, must_be_one = CALLS[name]
+    schemas = {"point": POINT, "now": {"description": "\nroot ::= x\n"}}
+    for is_parallel, expected in ((True, may_be_several), (False, must_be_one)):
+        form = StructuredOutputs(grammar=calls_grammar(schemas, is_parallel=is_parallel))
+        assert setup.accepts(form, text) == expected
+
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "no such type": {"json": {"type": "nope"}},
+    "an unknown keyword": {"json": {"type": "object", "not": {}}},
+    "a reference to elsewhere": {"json": {"$ref": "http://127.0.0.1:1/x"}},
+    "nothing fits": {"json": {"anyOf": []}},
+    "itself": {"json": {"$ref": "#"}},
+    "half a class": {"regex": "["},
+    "looking ahead": {"regex": "(?=a)a"},
+    "half a class in a schema": {"json": {"type": "string", "pattern": "["}},
+    "no grammar": {"grammar": "start: (((("},
+    "an unknown rule": {"grammar": "start: nothing"},
+    "an endless rule": {"grammar": "start: start"},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_forms_that_no_answer_can_have_are_refused(setup: Setup, name: str) -> None:
+    form = StructuredOutputs(**HOSTILE[name], param="here")
+    start = time.process_time()
+    with pytest.raises(UserError, match=r"^here can't be followed: ") as caught:
+        setup.compiler.compile(form)
+    assert time.process_time() - start < 5
+    assert len(caught.value.message) < 400
+    assert caught.value.message.isprintable()
+    assert caught.value.param == "here"
+
+
+NESTED = "(" * 12 + "a" + "{1,9})" * 12
+
+
+@pytest.mark.parametrize("regex", ["(a+)+$", "(a|aa)+b", "(.*a){1,30}", "([a-z]{1,100}){1,100}", NESTED])
+def test_expressions_that_make_others_backtrack_are_followed_or_given_up_soon(setup: Setup, regex: str) -> None:
+    start = time.process_time()
+    guide = setup.guide(StructuredOutputs(regex=regex))
+    guide.take(setup.encode("a" * 200))
+    with contextlib.suppress(GuideError):
+        guide.allowed()
+    assert time.process_time() - start < 5
+
+
+def test_a_large_enumeration_is_compiled_in_time(setup: Setup) -> None:
+    schema = {"enum": [f"value {i}" for i in range(8000)]}
+    start = time.process_time()
+    assert setup.accepts(StructuredOutputs(json=json.dumps(schema)), '"value 7999"')
+    assert time.process_time() - start < 5

@@ -1,0 +1,156 @@
+"""Every answer is read alike, however its text is cut."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chiasm.parsers.answer import AnswerParser
+from chiasm.parsers.events import CallArguments, CallStart, ContentText, Event, ReasoningText
+from chiasm.parsers.forced import ForcedCalls
+from chiasm.parsers.reasoning import THINK
+from chiasm.parsers.registry import CALL_FORMATS
+from tests.parsers.cases import CASES, TOOLS, Case
+
+# Where calls and reasoning meet, and what breaks them.
+_FRAGMENTS = (
+    "<tool_call>", "</tool_call>", "<think>", "</think>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
+    "<|python_tag|>", "<|python_start|>", "<|python_end|>", '{"name": "now", "arguments": {}}', '{"name": "now"',
+    "[now()]", "[now(", "now", "{", "}", "[", "]", "(", ")", '"', "'", "\\", ";", ",", " ", "\n", "é", "a=1", "|>",
+)  # fmt: skip
+
+
+def parser(case: Case) -> AnswerParser:
+    return AnswerParser(
+        reasoning=THINK if case.thinks else None,
+        is_reasoning_open=case.is_open,
+        calls=CALL_FORMATS[case.calls] if case.calls else None,
+        tools=TOOLS,
+    )
+
+
+def read(parser: AnswerParser, pieces: Sequence[str]) -> list[Event]:
+    """The events with texts of one kind behind one another put together."""
+    events = [event for piece in pieces for event in parser.feed(piece)] + parser.finish()
+    joined: list[Any] = []
+    for event in events:
+        assert event[-1], "an event says something"
+        if joined and type(joined[-1]) is type(event) and not isinstance(event, CallStart):
+            joined[-1] = joined[-1]._replace(text=joined[-1].text + event.text)  # type: ignore[union-attr]
+        else:
+            joined.append(event)
+    return joined
+
+
+def in_steps(text: str, size: int) -> list[str]:
+    return [text[i : i + size] for i in range(0, len(text), size)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 10_000])
+@pytest.mark.parametrize("name", CASES)
+def test_what_an_answer_is(name: str, size: int) -> None:
+    case = CASES[name]
+    events = read(parser(case), in_steps(case.text, size))
+    assert "".join(e.text for e in events if isinstance(e, ContentText)) == case.content
+    assert "".join(e.text for e in events if isinstance(e, ReasoningText)) == case.reasoning
+    starts = [e for e in events if isinstance(e, CallStart)]
+    arguments = [e for e in events if isinstance(e, CallArguments)]
+    assert [e.number for e in starts] == [e.number for e in arguments] == list(range(len(case.made)))
+    made = [(a.name, json.loads(b.text)) for a, b in zip(starts, arguments, strict=True)]
+    assert made == case.made
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_cuts_change_nothing(data: st.DataObject) -> None:
+    fragments = st.lists(st.sampled_from(_FRAGMENTS), max_size=12).map("".join)
+    text = data.draw(st.one_of(fragments, st.sampled_from([case.text for case in CASES.values()])))
+    thinks = data.draw(st.booleans())
+    case = Case(data.draw(st.sampled_from([None, *CALL_FORMATS])), text, thinks=thinks,
+                is_open=thinks and data.draw(st.booleans()))  # fmt: skip
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=20)))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert read(parser(case), pieces) == read(parser(case), [text])
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.lists(st.sampled_from(_FRAGMENTS), max_size=12).map("".join))
+def test_without_reasoning_and_calls_an_answer_stays_as_it_is(text: str) -> None:
+    content = "".join(e.text for e in read(AnswerParser(), in_steps(text, 3)) if isinstance(e, ContentText))
+    assert content == text
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not (case.made or case.thinks)])
+def test_nothing_is_lost_where_nothing_is_a_call(name: str) -> None:
+    case = CASES[name]
+    assert case.content == case.text
+
+
+ATTACKS = {
+    "hermes": [
+        '<tool_call>{"' * 20_000,
+        "<tool_call>{" * 20_000,
+        "<tool_cal" * 30_000,
+        '<tool_call>{"a": "' + "\\" * 200_000,
+    ],
+    "glm45": ["<tool_call>f" * 20_000, "<tool_call>f<arg_key>" * 10_000, "<tool_call>" + "f" * 200_000],
+    "llama3_json": ["{" * 200_000, '{"' * 100_000, ";{" * 100_000],
+    "llama4_pythonic": [
+        "[" * 200_000,
+        "[now(a=" + "-" * 200_000 + "1)]",
+        "[now(a=" + "1" * 100_000 + "x)]",
+        "[now(a=" + "(" * 100_000,
+        "[now(" + "a=1," * 30_000 + ")]",
+        "[now(a=" + '"x" ' * 50_000 + ")]",
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "index"), [(name, i) for name, texts in ATTACKS.items() for i in range(len(texts))])
+def test_hostile_text_takes_linear_time(name: str, index: int) -> None:
+    text = ATTACKS[name][index]
+    start = time.process_time()
+    read(parser(Case(name, text)), in_steps(text, 64))
+    assert time.process_time() - start < 5, "a quadratic reader takes minutes"
+
+
+def test_only_the_end_of_a_prompt_tells_whether_reasoning_is_open() -> None:
+    third_turn = "<think>a</think><tool_call>...</tool_call><|im_end|>tool: <think> is what I found"
+    assert not THINK.is_open_after(third_turn + "<|im_start|>assistant\n", continues_message=False)
+    assert THINK.is_open_after(third_turn + "<|im_start|>assistant\n<think>\n", continues_message=False)
+    assert not THINK.is_open_after("assistant\n<think>\n\n</think>\n\n", continues_message=False)
+    assert THINK.is_open_after("assistant\n<think>\nI was", continues_message=True)
+    assert not THINK.is_open_after("assistant\n<think>\nI was</think>Yes", continues_message=True)
+
+
+FORCED = '[{"name": "get_weather", "arguments": {"city": "}]"}}, {"name": "now", "arguments": {}}]'
+
+
+@pytest.mark.parametrize("size", [1, 3, 8, 1000])
+def test_forced_calls_go_out_as_they_come(size: int) -> None:
+    made = AnswerParser(reasoning=THINK, is_reasoning_open=True, forced=ForcedCalls())
+    events = read(made, in_steps("Hm.</think>\n" + FORCED, size))
+    assert events == [
+        ReasoningText("Hm."),
+        CallStart(0, "get_weather"),
+        CallArguments(0, '{"city": "}]"}'),
+        CallStart(1, "now"),
+        CallArguments(1, "{}"),
+    ]
+
+
+def test_a_forced_calls_arguments_do_not_wait_for_their_end() -> None:
+    made = AnswerParser(forced=ForcedCalls())
+    assert made.feed('[{"name": "now", "arguments": {"a": 1') == [CallStart(0, "now"), CallArguments(0, '{"a": 1')]
+    assert made.feed("2") == [CallArguments(0, "2")]
+    assert made.finish() == []
+
+
+def test_a_forced_call_cut_short_in_its_name_is_text() -> None:
+    assert read(AnswerParser(forced=ForcedCalls()), ['[{"name": "no']) == [ContentText('[{"name": "no')]
