@@ -128,6 +128,10 @@ class ServerOptions:
     max_num_queued_reqs: int | None = option(None, "Most answers under way; further requests get a 503.")
     max_body_bytes: int = option(_S.max_body_bytes, "Largest body of a request.")
     access_log: bool = option(_S.access_log, "Log a line per request.")
+    ui: bool = option(_S.ui, "Serve a page at / to try the model and see the ranks work.")
+    otlp_traces_endpoint: str | None = option(
+        None, "Where OpenTelemetry traces go, over HTTP; needs chiasm[otel].", metavar="URL"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "Least severe log line to show.")
 
 

@@ -20,6 +20,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_num_queued_reqs: most answers being made or waited for at a time; None sets no limit.
         max_body_bytes: largest body of a request.
         access_log: log a line per request.
+        ui: serve a page at ``/`` on which a person can ask and see the ranks work.
+        otlp_traces_endpoint: URL of an OpenTelemetry receiver for traces; None makes none.
     """
 
     model: str
@@ -31,6 +33,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_queued_reqs: int | None = None
     max_body_bytes: int = 64 * 2**20
     access_log: bool = False
+    ui: bool = True
+    otlp_traces_endpoint: str | None = None
 
     def __post_init__(self) -> None:
         """Check every range."""
@@ -42,6 +46,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
             refuse("max_num_queued_reqs", self.max_num_queued_reqs, "at least 1")
         if self.max_body_bytes < 1:
             refuse("max_body_bytes", self.max_body_bytes, "at least 1")
+        endpoint = self.otlp_traces_endpoint
+        if endpoint is not None and not endpoint.startswith(("http://", "https://")):
+            refuse("otlp_traces_endpoint", endpoint, "an http:// or https:// URL")
         if not all(self.api_keys):
             refuse("api_key", "", "non-empty")
         if not all(self.names):

@@ -9,8 +9,9 @@ from chiasm.server.chat import chat_router
 from chiasm.server.completions import completion_router
 from chiasm.server.errors import add_error_handlers
 from chiasm.server.info import info_router
-from chiasm.server.middleware import ApiKeys, RequestIds
+from chiasm.server.middleware import OPEN_PATHS, ApiKeys, RequestIds
 from chiasm.server.state import ServerState
+from chiasm.server.tracing import TracedRequests
 
 
 def create_app(state: ServerState) -> ASGIApp:
@@ -20,5 +21,9 @@ def create_app(state: ServerState) -> ASGIApp:
     for router in (chat_router(state), completion_router(state), info_router(state)):
         api.include_router(router)
     add_error_handlers(api)
-    guarded: ASGIApp = ApiKeys(api, state.config.api_keys) if state.config.api_keys else api
-    return RequestIds(guarded)
+    app: ASGIApp = api
+    if state.config.api_keys:
+        app = ApiKeys(app, state.config.api_keys, OPEN_PATHS)
+    if state.tracing is not None:
+        app = TracedRequests(app, state.tracing.tracer)
+    return RequestIds(app, logs=state.config.access_log)
