@@ -133,6 +133,10 @@ class ServerOptions:
     )
     tool_call_parser: ToolCallParser | None = option(None, "How the model writes calls of tools.")
     reasoning_parser: ReasoningParser | None = option(None, "How the model marks its reasoning.")
+    ui: bool = option(_S.ui, "Serve a page at / to try the model and see the ranks work.")
+    otlp_traces_endpoint: str | None = option(
+        None, "Where OpenTelemetry traces go, over HTTP; needs chiasm[otel].", metavar="URL"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "Least severe log line to show.")
 
 

@@ -28,6 +28,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         enable_auto_tool_choice: let the model decide whether it calls tools.
         tool_call_parser: how it writes calls; needed for that.
         reasoning_parser: how it marks its reasoning, which is then parted from its answers.
+        ui: serve a page at ``/`` on which a person can ask and see the ranks work.
+        otlp_traces_endpoint: URL of an OpenTelemetry receiver for traces; None makes none.
     """
 
     model: str
@@ -42,6 +44,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_auto_tool_choice: bool = False
     tool_call_parser: ToolCallParser | None = None
     reasoning_parser: ReasoningParser | None = None
+    ui: bool = True
+    otlp_traces_endpoint: str | None = None
 
     def __post_init__(self) -> None:
         """Check every range."""
@@ -55,6 +59,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
             refuse("max_body_bytes", self.max_body_bytes, "at least 1")
         if self.enable_auto_tool_choice and self.tool_call_parser is None:
             refuse("enable_auto_tool_choice", True, "false without tool_call_parser")
+        endpoint = self.otlp_traces_endpoint
+        if endpoint is not None and not endpoint.startswith(("http://", "https://")):
+            refuse("otlp_traces_endpoint", endpoint, "an http:// or https:// URL")
         if not all(self.api_keys):
             refuse("api_key", "", "non-empty")
         if not all(self.names):

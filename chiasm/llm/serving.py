@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,13 +22,15 @@ from chiasm.engine.frontend.frontend import Frontend, TextFiles
 from chiasm.engine.frontend.leases import PixelGauge, PixelLease, pixel_bytes
 from chiasm.engine.frontend.media_loader import MediaLoader
 from chiasm.grammar.checker import GrammarChecker
-from chiasm.schema.chat import AddedToken, ChatMessage, MediaPart, PreparedPrompt
+from chiasm.llm.watching import StepWatchers
+from chiasm.schema.chat import AddedToken, ChatMessage, MediaPart, PreparedPrompt, PrepareTimes
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.media import MediaSpec, ProcessedItem
 from chiasm.schema.output import EngineStats, RequestOutput, SequenceDelta
 from chiasm.schema.profile import EngineProfile
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.sampling import MAX_SEED, SamplingParams
+from chiasm.schema.steps import NamedNews
 
 _News = asyncio.Queue[tuple[int, SequenceDelta]]
 
@@ -73,8 +76,11 @@ class AsyncLLM:
         )
         self._gauge = PixelGauge(config.media.max_pixel_bytes_in_flight)
         self._seeds = random.Random(config.seed)
+        self._num_ranks = config.tensor_parallel_size
         self._names = itertools.count()
         self._num_preparing = 0
+        self._prompts: dict[str, PreparedPrompt] = {}  # being answered
+        self._watchers = StepWatchers(self._client, self._prompts)
         self.summary = summary
 
     @classmethod
@@ -113,6 +119,11 @@ class AsyncLLM:
     def max_model_len(self) -> int:
         """Longest sequence, prompt and answer, in tokens."""
         return self._frontend.max_model_len
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks that share the model."""
+        return self._num_ranks
 
     @property
     def default_sampling(self) -> Mapping[str, Any]:
@@ -158,6 +169,7 @@ class AsyncLLM:
         Raises:
             UserError: for whatever of it can't be done, naming the field.
         """
+        began = time.perf_counter()
         parts = self._frontend.media_parts(messages)
         specs = self._frontend.media_specs(parts, mm_processor_kwargs, media_io_kwargs)
         # Before anything is fetched: a conversation that the template refuses should cost nothing.
@@ -168,8 +180,9 @@ class AsyncLLM:
             chat_template_kwargs=chat_template_kwargs,
             tools=tools,
         )
-        items = await self._load(parts, specs)
-        return await self._place(lambda: self._frontend.prepare_chat(rendered, items, cache_salt), items)
+        items, fetched = await self._load(parts, specs)
+        prompt = await self._place(lambda: self._frontend.prepare_chat(rendered, items, cache_salt), items)
+        return msgspec.structs.replace(prompt, times=PrepareTimes(began, fetched, time.perf_counter()))
 
     async def prepare_completion(
         self,
@@ -192,9 +205,12 @@ class AsyncLLM:
         Raises:
             UserError: if its placeholders and media do not match, or it is too long.
         """
+        began = time.perf_counter()
         self._frontend.check_media(media, "prompt")
-        items = await self._load(media, self._frontend.media_specs(media, mm_processor_kwargs, media_io_kwargs))
-        return await self._place(lambda: self._frontend.prepare_completion(prompt, items, cache_salt), items)
+        specs = self._frontend.media_specs(media, mm_processor_kwargs, media_io_kwargs)
+        items, fetched = await self._load(media, specs)
+        placed = await self._place(lambda: self._frontend.prepare_completion(prompt, items, cache_salt), items)
+        return msgspec.structs.replace(placed, times=PrepareTimes(began, fetched, time.perf_counter()))
 
     async def release(self, prompt: PreparedPrompt) -> None:
         """Free what a prepared prompt holds, if it will not be given to ``generate`` after all."""
@@ -220,8 +236,8 @@ class AsyncLLM:
         lease = PixelLease(len(requests), lambda: self._discard(prompt.media))
         news: _News = asyncio.Queue()
         names = [request.request_id for request in requests]
-        ended: set[int] = set()
-        num_added = 0
+        ended, num_added = set[int](), 0
+        self._prompts[request_id] = prompt
         try:
             for index, request in enumerate(requests):
                 await self._add(index, request, lease, news)
@@ -237,6 +253,7 @@ class AsyncLLM:
                     if delta.finish_reason is None:  # a stop string, which the core knows nothing of
                         await self._client.abort((names[index],))
         finally:
+            self._prompts.pop(request_id, None)
             for _ in range(num_added, len(requests)):
                 lease.release()
             await self._client.abort(tuple(names[index] for index in answers.unfinished() if index < num_added))
@@ -257,6 +274,10 @@ class AsyncLLM:
         """
         return await self._client.stop_profile(folder)
 
+    def watch_steps(self) -> AsyncGenerator[NamedNews, None]:
+        """What the ranks do from now on, without end; closing the generator ends it."""
+        return self._watchers.watch()
+
     async def wait_dead(self) -> str:
         """Wait until the engine has stopped by itself; returns why."""
         return await self._client.wait_dead()
@@ -265,15 +286,21 @@ class AsyncLLM:
         """Stop the engine and its processes."""
         await self._processes.stop()
 
-    async def _load(self, parts: Sequence[MediaPart], specs: Sequence[MediaSpec]) -> list[ProcessedItem]:
+    async def _load(
+        self, parts: Sequence[MediaPart], specs: Sequence[MediaSpec]
+    ) -> tuple[list[ProcessedItem], float]:
         """Load media, with room reserved for the largest that they can be and cut to what they are after.
 
         Room is taken only when their bytes are here, so that nobody waits for somebody else's slow host.
+
+        Returns:
+            The items, and when their bytes were here.
         """
         if not parts:
-            return []
+            return [], time.perf_counter()
         loader = self._processes.loader
         sources = await loader.fetch(parts)
+        fetched = time.perf_counter()
         reserved = self._gauge.estimate(sum(spec.max_bytes for spec in specs))
         await self._gauge.reserve(reserved)
         try:
@@ -283,7 +310,7 @@ class AsyncLLM:
             self._gauge.release(reserved)
             raise
         self._gauge.release(reserved - pixel_bytes(items))
-        return items
+        return items, fetched
 
     def _discard(self, items: Sequence[ProcessedItem]) -> None:
         """Give back the pixels of a prompt that no sequence reads any more, and their room."""

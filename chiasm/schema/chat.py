@@ -72,6 +72,20 @@ class AddedToken(msgspec.Struct, frozen=True):
     is_special: bool
 
 
+class PrepareTimes(msgspec.Struct, frozen=True):
+    """When a prompt was prepared, in seconds by ``time.perf_counter``.
+
+    Attributes:
+        began: the engine was given it.
+        fetched: the bytes of its media were here.
+        prepared: its media were decoded and its text tokenised.
+    """
+
+    began: float
+    fetched: float
+    prepared: float
+
+
 class PreparedPrompt(msgspec.Struct, frozen=True):
     """A prompt ready for the engine: every placeholder in place, pixels on disk.
 
@@ -81,6 +95,7 @@ class PreparedPrompt(msgspec.Struct, frozen=True):
         items: its media with their offsets.
         cache_salt: see ``EngineRequest``.
         media: the items as they were lent by the pool, to which they are to be given back.
+        times: when that was done; None where nobody took them.
     """
 
     text: str | None
@@ -88,3 +103,4 @@ class PreparedPrompt(msgspec.Struct, frozen=True):
     items: tuple[MediaItem, ...] = ()
     cache_salt: str = ""
     media: tuple[ProcessedItem, ...] = ()
+    times: PrepareTimes | None = None

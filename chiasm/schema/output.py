@@ -11,6 +11,31 @@ from chiasm.schema.plan import TokenLogprob
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
+class RequestTimes(msgspec.Struct, frozen=True):
+    """When things happened to a sequence, in seconds by ``time.perf_counter``, which all processes share.
+
+    Attributes:
+        added: the core heard of it.
+        started: the first of its prompt was computed.
+        first_token: its first token was there.
+        encode_start: the first of its units that had to be encoded was begun; None where none had to.
+        encode_end: the last of these was through.
+        encode_seconds: of the steps in between that encoded any of these.
+    """
+
+    added: float
+    started: float
+    first_token: float
+    encode_start: float | None = None
+    encode_end: float | None = None
+    encode_seconds: float = 0.0
+
+    @property
+    def taken_up(self) -> float:
+        """When the engine did something for it first."""
+        return self.started if self.encode_start is None else min(self.started, self.encode_start)
+
+
 class SequenceDelta(msgspec.Struct, frozen=True):
     """News of one sequence after a step.
 
@@ -23,6 +48,7 @@ class SequenceDelta(msgspec.Struct, frozen=True):
         stop_token_id: the token of ``stop_token_ids`` that ended it, if one did.
         num_cached_tokens: prompt tokens taken from the prefix cache.
         error: for ``finish_reason == "error"``: what went wrong, for the user.
+        times: until its first token; on the delta with that token.
     """
 
     request_id: str
@@ -32,6 +58,7 @@ class SequenceDelta(msgspec.Struct, frozen=True):
     stop_token_id: int | None = None
     num_cached_tokens: int = 0
     error: str | None = None
+    times: RequestTimes | None = None
 
 
 class EngineStats(msgspec.Struct, frozen=True):
@@ -52,6 +79,7 @@ class EngineStats(msgspec.Struct, frozen=True):
         processor_queries: items looked for in the processor cache so far.
         processor_hits: of these, found there or in the making.
         units_encoded: so far.
+        units_ahead: of these, through before a step that reads them.
         steps: so far.
         encoder_seconds: total encoder time of each rank so far.
         encoder_exchanged_bytes: received by each rank within layers of the tower so far, for cut units.
@@ -75,6 +103,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     processor_queries: int = 0
     processor_hits: int = 0
     units_encoded: int = 0
+    units_ahead: int = 0
     steps: int = 0
     encoder_seconds: tuple[float, ...] = ()
     encoder_exchanged_bytes: tuple[int, ...] = ()
@@ -136,6 +165,7 @@ class RequestOutput(msgspec.Struct):
         num_cached_tokens: prompt tokens taken from the prefix cache.
         num_image_tokens: prompt tokens that are placeholders of images.
         num_video_tokens: prompt tokens that are placeholders of videos.
+        times: of one of its sequences, in the output with the first token of that.
     """
 
     request_id: str
@@ -146,3 +176,4 @@ class RequestOutput(msgspec.Struct):
     num_cached_tokens: int = 0
     num_image_tokens: int = 0
     num_video_tokens: int = 0
+    times: RequestTimes | None = None

@@ -12,6 +12,7 @@ from chiasm.schema.output import EngineStats, SequenceDelta
 from chiasm.schema.plan import StepPlan, StepResult
 from chiasm.schema.profile import EngineProfile, RankProfile
 from chiasm.schema.request import EngineRequest
+from chiasm.schema.steps import EncoderBegan, StepsEnded
 
 
 class StartCore(msgspec.Struct, frozen=True, tag=True):
@@ -46,11 +47,17 @@ class StopProfile(msgspec.Struct, frozen=True, tag=True):
     folder: str
 
 
+class WatchSteps(msgspec.Struct, frozen=True, tag=True):
+    """Tell of every step from now on, or no longer."""
+
+    is_watching: bool
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag=True):
     """Stop the ranks and end."""
 
 
-ToCore = StartCore | AddRequest | AbortRequests | StartProfile | StopProfile | Shutdown
+ToCore = StartCore | AddRequest | AbortRequests | WatchSteps | StartProfile | StopProfile | Shutdown
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -110,7 +117,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     is_user_error: bool = False
 
 
-FromCore = Ready | Outputs | ProfileStarted | ProfileTaken | ProfileFailed | Failed
+FromCore = Ready | Outputs | EncoderBegan | StepsEnded | ProfileStarted | ProfileTaken | ProfileFailed | Failed
 
 
 class LoadModel(msgspec.Struct, frozen=True, tag=True):

@@ -9,8 +9,11 @@ from chiasm.server.chat import chat_router
 from chiasm.server.completions import completion_router
 from chiasm.server.errors import add_error_handlers
 from chiasm.server.info import info_router
-from chiasm.server.middleware import ApiKeys, RequestIds
+from chiasm.server.middleware import OPEN_PATHS, ApiKeys, RequestIds
+from chiasm.server.page import PAGE_PATHS, page_router
+from chiasm.server.ranks import ranks_router
 from chiasm.server.state import ServerState
+from chiasm.server.tracing import TracedRequests
 
 
 def create_app(state: ServerState) -> ASGIApp:
@@ -19,6 +22,13 @@ def create_app(state: ServerState) -> ASGIApp:
     api = FastAPI(title="chiasm", docs_url=None, redoc_url=None, redirect_slashes=False)
     for router in (chat_router(state), completion_router(state), info_router(state)):
         api.include_router(router)
+    if state.config.ui:
+        api.include_router(page_router())
+        api.include_router(ranks_router(state))
     add_error_handlers(api)
-    guarded: ASGIApp = ApiKeys(api, state.config.api_keys) if state.config.api_keys else api
-    return RequestIds(guarded)
+    app: ASGIApp = api
+    if state.config.api_keys:
+        app = ApiKeys(app, state.config.api_keys, OPEN_PATHS | PAGE_PATHS if state.config.ui else OPEN_PATHS)
+    if state.tracing is not None:
+        app = TracedRequests(app, state.tracing.tracer)
+    return RequestIds(app, logs=state.config.access_log)

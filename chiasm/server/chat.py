@@ -44,7 +44,7 @@ def chat_router(state: ServerState) -> APIRouter:
     @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatRequest))
     async def create_chat_completion(http: Request) -> Response:
         """Continue a conversation of text, images and videos."""
-        watch = RequestWatch(state.metrics, time.perf_counter())
+        watch = state.watch(http, time.perf_counter())
         request = await read_request(http, ChatRequest, state)
         head = answer_head(state, http, "chatcmpl", request.model)
         tools = parse_tool_use(request, state.config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import aclosing
 from functools import partial
 
@@ -44,7 +45,7 @@ def completion_router(state: ServerState) -> APIRouter:
         prompts = parse_prompts(request.prompt)
         echoes = _echoes(prompts) if request.echo else [""] * len(prompts)
         echoes = [echo for echo in echoes for _ in range(sampling.n)]
-        outputs = _answer(state, request, prompts, sampling, head.id, arrival)
+        outputs = _answer(state, request, prompts, sampling, head.id, partial(state.watch, http, arrival))
         if request.stream:
             return await respond(state, http, stream(state, _chunks(outputs, head, request, echoes)))
         return await respond(state, http, whole(outputs, partial(_completion, head, echoes)))
@@ -64,13 +65,12 @@ async def _answer(
     prompts: list[Prompt],
     sampling: SamplingParams,
     request_id: str,
-    arrival: float,
+    watch: Callable[[], RequestWatch],
 ) -> Outputs:
     """The outputs of all prompts; answer ``i`` of prompt ``p`` has the index ``p * n + i``."""
 
     async def start(index: int, prompt: PreparedPrompt) -> Outputs:
-        watch = RequestWatch(state.metrics, arrival)
-        outputs = run_prompt(state.engine, prompt, sampling, f"{request_id}-{index}", watch)
+        outputs = run_prompt(state.engine, prompt, sampling, f"{request_id}-{index}", watch())
         async with aclosing(outputs):
             async for output in outputs:
                 shifted = [msgspec.structs.replace(a, index=index * sampling.n + a.index) for a in output.outputs]

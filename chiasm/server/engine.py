@@ -9,6 +9,7 @@ from chiasm.schema.chat import AddedToken, ChatMessage, PreparedPrompt
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.output import EngineStats, RequestOutput
 from chiasm.schema.sampling import SamplingParams
+from chiasm.schema.steps import NamedNews
 
 
 class Engine(Protocol):
@@ -26,6 +27,11 @@ class Engine(Protocol):
     @property
     def max_model_len(self) -> int:
         """Longest sequence, prompt and answer, in tokens."""
+        ...
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks that share the model."""
         ...
 
     @property
@@ -80,6 +86,10 @@ class Engine(Protocol):
 
     async def release(self, prompt: PreparedPrompt) -> None:
         """Free what a prepared prompt holds, if it will not be given to ``generate`` after all."""
+        ...
+
+    def watch_steps(self) -> AsyncGenerator[NamedNews, None]:
+        """What the ranks do from now on, without end; closing the generator ends it."""
         ...
 
     async def shutdown(self) -> None:

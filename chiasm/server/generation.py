@@ -22,6 +22,7 @@ async def run_prompt(
     """The outputs of one prompt; closing the generator aborts it in the engine."""
     async with aclosing(engine.generate(prompt, sampling, request_id)) as outputs:
         with watch:
+            watch.prepared(prompt)
             async for output in outputs:
                 watch.saw(output)
                 yield output

@@ -72,6 +72,7 @@ class Lifetime:
         """
         patience = await self._wait_for_reason()
         self._server.should_exit = True
+        self._state.draining.set()
         await self._wait_unless_insisted(patience)
         self._state.stopping.set()
         await self._wait_unless_insisted(_ABORT_GRACE)

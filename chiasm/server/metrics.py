@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from chiasm.schema.output import EngineStats, RequestOutput
+from chiasm.schema.chat import PreparedPrompt, PrepareTimes
+from chiasm.schema.output import EngineStats, RequestOutput, RequestTimes
 from chiasm.server.engine import Engine
 
-_FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)
-_TOKEN_BUCKETS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2.5)
-_REQUEST_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500)
+# From a small model on a GPU to a large one on a laptop.
+_STAGE_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)
+_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2.5, 5)
+_REQUEST_BUCKETS = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
 
 
 class ServerMetrics:
@@ -29,13 +33,28 @@ class ServerMetrics:
     def __init__(self, engine: Engine) -> None:
         self.registry = CollectorRegistry()
         self.time_to_first_token = self._histogram(
-            "time_to_first_token_seconds", "From the request's arrival to its first token.", _FIRST_TOKEN_BUCKETS
+            "time_to_first_token_seconds", "From the request's arrival to its first token.", _STAGE_BUCKETS
+        )
+        self.time_per_output_token = self._histogram(
+            "time_per_output_token_seconds", "Between the tokens of a prompt's answers, on average.", _TOKEN_BUCKETS
         )
         self.inter_token_latency = self._histogram(
             "inter_token_latency_seconds", "Between outputs of one answer.", _TOKEN_BUCKETS
         )
         self.e2e_request_latency = self._histogram(
             "e2e_request_latency_seconds", "From the request's arrival to its end.", _REQUEST_BUCKETS
+        )
+        self.fetch_time = self._stage("request_fetch_time_seconds", "Until the bytes of a prompt's media are here.")
+        self.preprocess_time = self._stage(
+            "request_preprocess_time_seconds", "Decoding and resizing media, waiting for room for them, tokenising."
+        )
+        self.queue_time = self._stage("request_queue_time_seconds", "Until the engine takes a prompt up.")
+        self.encode_time = self._stage(
+            "request_encode_time_seconds", "Steps that encode units of a prompt, where any has to be encoded."
+        )
+        self.prefill_time = self._stage("request_prefill_time_seconds", "From then to its first token.")
+        self.decode_time = self._histogram(
+            "request_decode_time_seconds", "From its first token to its last.", _REQUEST_BUCKETS
         )
         self.request_success = Counter(
             "chiasm:request_success", "Answers that ended, by reason.", ["finished_reason"], registry=self.registry
@@ -48,6 +67,26 @@ class ServerMetrics:
         self.registry.register(_EngineCollector(engine))
         ProcessCollector(registry=self.registry)
 
+    def observe_start(self, times: RequestTimes) -> None:
+        """The engine has the first token of a prompt."""
+        self.queue_time.observe(times.taken_up - times.added)
+        self.prefill_time.observe(times.first_token - times.taken_up)
+        if times.encode_start is not None:
+            self.encode_time.observe(times.encode_seconds)
+
+    def observe_whole(self, record: PromptRecord, now: float) -> None:
+        """All answers of a prompt are whole."""
+        self.e2e_request_latency.observe(now - record.arrival)
+        if record.first_output is not None and record.last_output is not None:
+            decoding = record.last_output - record.first_output
+            self.decode_time.observe(decoding)
+            longest = record.num_tokens / max(1, len(record.finish_reasons))
+            if longest > 1:
+                self.time_per_output_token.observe(decoding / (longest - 1))
+
+    def _stage(self, name: str, text: str) -> Histogram:
+        return self._histogram(name, text, _STAGE_BUCKETS)
+
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"chiasm:{name}", text, buckets=buckets, registry=self.registry)
 
@@ -55,13 +94,51 @@ class ServerMetrics:
         return Counter(f"chiasm:{name}", text, registry=self.registry)
 
 
+@dataclass
+class PromptRecord:
+    """What is known of one prompt when its answers have ended; times are by ``time.perf_counter``.
+
+    Attributes:
+        arrival: of its request.
+        request_id: the name of its answers; empty before there was any.
+        prepare: when it was prepared.
+        engine: what the engine did until its first token.
+        first_output: when its first token was here.
+        last_output: when its last one was.
+        num_prompt_tokens: those of media included.
+        num_tokens: generated, over all its answers.
+        finish_reasons: of its answers.
+        error: what ended it otherwise.
+    """
+
+    arrival: float
+    request_id: str = ""
+    prepare: PrepareTimes | None = None
+    engine: RequestTimes | None = None
+    first_output: float | None = None
+    last_output: float | None = None
+    num_prompt_tokens: int = 0
+    num_tokens: int = 0
+    finish_reasons: list[str] = field(default_factory=list)
+    error: BaseException | None = None
+
+
+class Trace(Protocol):
+    """Where the course of a request is written down."""
+
+    def add_prompt(self, record: PromptRecord) -> None:
+        """A prompt of it has ended."""
+        ...
+
+
 class RequestWatch:
     """Measures one prompt from its request's arrival to the end of its answers; a context around ``generate``."""
 
-    def __init__(self, metrics: ServerMetrics, arrival: float) -> None:
+    def __init__(self, metrics: ServerMetrics, arrival: float, trace: Trace | None = None) -> None:
         """Take the time of arrival from ``time.perf_counter``."""
         self._metrics = metrics
-        self._arrival = arrival
+        self._trace = trace
+        self._record = PromptRecord(arrival)
         self._last_output: dict[int, float] = {}
 
     def __enter__(self) -> RequestWatch:
@@ -72,28 +149,48 @@ class RequestWatch:
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         """Note how it ended."""
+        record, metrics = self._record, self._metrics
+        record.error = error
         if isinstance(error, GeneratorExit | asyncio.CancelledError):
-            self._metrics.request_success.labels("abort").inc()
+            metrics.request_success.labels("abort").inc()
         elif error is not None:
-            self._metrics.request_success.labels("error").inc()
+            metrics.request_success.labels("error").inc()
         else:
-            self._metrics.e2e_request_latency.observe(time.perf_counter() - self._arrival)
+            metrics.observe_whole(record, time.perf_counter())
+        if self._trace is not None:
+            self._trace.add_prompt(record)
+
+    def prepared(self, prompt: PreparedPrompt) -> None:
+        """Note that the prompt is ready for the engine."""
+        record, metrics = self._record, self._metrics
+        record.prepare = prompt.times
+        record.num_prompt_tokens = len(prompt.token_ids)
+        if prompt.times is not None:
+            metrics.fetch_time.observe(prompt.times.fetched - prompt.times.began)
+            metrics.preprocess_time.observe(prompt.times.prepared - prompt.times.fetched)
 
     def saw(self, output: RequestOutput) -> None:
         """Note news of the prompt's answers."""
         now = time.perf_counter()
-        metrics = self._metrics
-        if not self._last_output:
-            metrics.time_to_first_token.observe(now - self._arrival)
+        record, metrics = self._record, self._metrics
+        if record.first_output is None:
+            record.request_id, record.first_output = output.request_id, now
+            metrics.time_to_first_token.observe(now - record.arrival)
             metrics.prompt_tokens.inc(len(output.prompt_token_ids))
             metrics.image_tokens.inc(output.num_image_tokens)
             metrics.video_tokens.inc(output.num_video_tokens)
+        if output.times is not None and record.engine is None:
+            record.engine = output.times
+            metrics.observe_start(output.times)
+        record.last_output = now
         for answer in output.outputs:
             if answer.index in self._last_output:
                 metrics.inter_token_latency.observe(now - self._last_output[answer.index])
             self._last_output[answer.index] = now
+            record.num_tokens += len(answer.token_ids)
             metrics.generation_tokens.inc(len(answer.token_ids))
             if answer.finish_reason is not None:
+                record.finish_reasons.append(answer.finish_reason)
                 metrics.request_success.labels(answer.finish_reason).inc()
 
 
@@ -151,6 +248,7 @@ def _counters(stats: EngineStats) -> Iterator[Metric]:
         ("mm_processor_cache_queries", "Items looked up in the processor cache.", stats.processor_queries),
         ("mm_processor_cache_hits", "Items found in the processor cache.", stats.processor_hits),
         ("encoder_units", "Vision units encoded.", stats.units_encoded),
+        ("encoder_units_ahead", "Of these, encoded before the step that reads them.", stats.units_ahead),
         (
             "encoder_makespan_seconds",
             "From the start of a step's encoding to its last feature.",

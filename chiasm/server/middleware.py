@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from hmac import compare_digest
+from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from chiasm.logs import get_logger
 from chiasm.server.errors import ErrorInfo, error_response
 
-_OPEN_PATHS = frozenset({"/health", "/version", "/metrics"})
+OPEN_PATHS = frozenset({"/health", "/version", "/metrics"})
+"""What needs no key."""
+
+_MAX_PATH = 200
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+_logger = get_logger(__name__)
 
 
 class RequestIds:
-    """Names each request, by the client's ``X-Request-Id`` where it is harmless, and says the name in the answer."""
+    """Names each request, by the client's ``X-Request-Id`` where it is harmless.
 
-    def __init__(self, app: ASGIApp) -> None:
+    The answer has the name, and so has the log: a line for each request if ``logs``, and what fails in any case.
+    """
+
+    def __init__(self, app: ASGIApp, *, logs: bool) -> None:
         self._app = app
+        self._logs = logs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -29,25 +41,37 @@ class RequestIds:
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
 
+        start, status = time.perf_counter(), 0
+
         async def send_with_id(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
+                status = message["status"]
                 MutableHeaders(scope=message)["x-request-id"] = request_id
             await send(message)
 
-        await self._app(scope, receive, send_with_id)
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception:  # its client has been told by now
+            _logger.exception("request %s failed", request_id)
+        if self._logs:
+            # The path as it can't break the line; queries and bodies may hold secrets.
+            line = (request_id, scope["method"], quote(scope["path"][:_MAX_PATH]), status)
+            _logger.info("request %s: %s %s, status %d, %.3f s", *line, time.perf_counter() - start)
 
 
 class ApiKeys:
     """Lets a request in that brings one of the keys; open paths need none."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, keys: Sequence[str], open_paths: Set[str]) -> None:
         self._app = app
+        self._open_paths = open_paths
         self._digests = [_digest(key.encode()) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         # The path as routed, never one put together with the Host header: "Host: x/health?" must not open a door.
-        if scope["path"] in _OPEN_PATHS or self._has_key(dict(scope["headers"]).get(b"authorization", b"")):
+        if scope["path"] in self._open_paths or self._has_key(dict(scope["headers"]).get(b"authorization", b"")):
             await self._app(scope, receive, send)
             return
         info = ErrorInfo("A valid API key is needed: Authorization: Bearer KEY.", "Unauthorized", None, 401)

@@ -27,6 +27,7 @@ from chiasm.server.interrupts import run_unless, stop_asked
 from chiasm.server.lifetime import Lifetime, Signals
 from chiasm.server.metrics import ServerMetrics
 from chiasm.server.state import ServerState
+from chiasm.server.tracing import Tracing
 
 _ENGINE_SHUTDOWN_TIMEOUT = 10.0  # more than the engine gives its own processes
 
@@ -37,11 +38,18 @@ _HELLO = '{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32
 _logger = get_logger(__name__)
 
 
-class _Welcome(NamedTuple):
-    """How the person who started the server is told of it, and what to try."""
+class _Surroundings(NamedTuple):
+    """What a server has to do with beside its clients.
+
+    Attributes:
+        announce: shows a line to the person who started it.
+        example: a question for that person to try.
+        tracing: where its traces go.
+    """
 
     announce: Announce
     example: Example | None
+    tracing: Tracing | None
 
 
 def serve(config: ServerConfig, start_engine: StartEngine, announce: Announce, example: Example | None = None) -> int:
@@ -59,14 +67,16 @@ def serve(config: ServerConfig, start_engine: StartEngine, announce: Announce, e
         the status for the process to exit with.
 
     Raises:
-        UserError: if the address can't be listened on, or from ``start_engine``.
+        UserError: if the address can't be listened on, traces can't be made, or from ``start_engine``.
     """
+    endpoint = config.otlp_traces_endpoint
+    tracing = None if endpoint is None else Tracing.to_endpoint(endpoint)
     loop_factory = uvicorn.Config("", log_config=None).get_loop_factory()  # uvloop where it is installed
     with (
         contextlib.closing(bind(config.host, config.port)) as sock,
         asyncio.Runner(loop_factory=loop_factory) as runner,
     ):
-        return runner.run(_serve(config, sock, start_engine, _Welcome(announce, example)))
+        return runner.run(_serve(config, sock, start_engine, _Surroundings(announce, example, tracing)))
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -91,40 +101,43 @@ def bind(host: str, port: int) -> socket.socket:
 
 def make_server(state: ServerState, on_started: Callable[[], None]) -> uvicorn.Server:
     """The HTTP server of an application; ``on_started`` is called when it accepts connections."""
-    _share_log(access=state.config.access_log)
+    _share_log()
     config = uvicorn.Config(
         create_app(state),
         http=BoundedHttpProtocol,
         ws="none",
         lifespan="off",
         log_config=None,
-        access_log=state.config.access_log,
+        access_log=False,  # ours has the requests' ids
         proxy_headers=False,
         server_header=False,
     )
     return _Server(config, on_started)
 
 
-async def _serve(config: ServerConfig, sock: socket.socket, start_engine: StartEngine, welcome: _Welcome) -> int:
+async def _serve(config: ServerConfig, sock: socket.socket, start_engine: StartEngine, around: _Surroundings) -> int:
     with Signals() as signals:
         try:
             engine = await run_unless(start_engine(), stop_asked(signals.first))
         except StoppingError:
             return 0
         try:
-            return await _serve_engine(config, sock, engine, signals, welcome)
+            return await _serve_engine(config, sock, engine, signals, around)
         finally:
             await _shut_down(engine)
+            if around.tracing is not None:
+                await asyncio.to_thread(around.tracing.close)
 
 
 async def _serve_engine(
-    config: ServerConfig, sock: socket.socket, engine: Engine, signals: Signals, welcome: _Welcome
+    config: ServerConfig, sock: socket.socket, engine: Engine, signals: Signals, around: _Surroundings
 ) -> int:
     def announce_all() -> None:
-        for line in (*engine.summary, *_address_and_command(sock, welcome.example, has_keys=bool(config.api_keys))):
-            welcome.announce(line)
+        for line in (*engine.summary, *_address_and_command(sock, around.example, has_keys=bool(config.api_keys))):
+            around.announce(line)
 
-    state = ServerState(engine, config, ServerMetrics(engine), Admission(config.max_num_queued_reqs))
+    admission = Admission(config.max_num_queued_reqs)
+    state = ServerState(engine, config, ServerMetrics(engine), admission, around.tracing)
     server = make_server(state, announce_all)
     lifetime = Lifetime(server, state, signals)
     try:
@@ -162,13 +175,13 @@ class _Server(uvicorn.Server):
         self._on_started()
 
 
-def _share_log(*, access: bool) -> None:
-    """Let uvicorn's warnings, and its access log if wanted, go where ours go."""
-    logger = logging.getLogger("uvicorn")
-    logger.handlers[:] = logging.getLogger("chiasm").handlers
-    logger.propagate = False
-    logger.setLevel(logging.WARNING)
-    logging.getLogger("uvicorn.access").setLevel(logging.INFO if access else logging.WARNING)
+def _share_log() -> None:
+    """Let warnings of the libraries that talk to others go where ours go."""
+    for name in ("uvicorn", "opentelemetry"):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = logging.getLogger("chiasm").handlers
+        logger.propagate = False
+        logger.setLevel(logging.WARNING)
 
 
 def _address_and_command(sock: socket.socket, example: Example | None, *, has_keys: bool) -> tuple[str, str]:

@@ -38,7 +38,7 @@ class EventStream(Response):
         self._rest = rest
         self._stopping = stopping
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything."""
         async with aclosing(self._rest):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -48,7 +48,7 @@ class EventStream(Response):
                 return
             except Exception as error:
                 if is_bug(error):
-                    _logger.exception("A stream failed.")
+                    _logger.exception("the stream of request %s failed", scope["state"]["request_id"])
                 await send(_event(ErrorBody(describe(error))))
         await send({"type": "http.response.body", "body": _DONE})
 

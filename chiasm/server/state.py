@@ -14,7 +14,8 @@ from chiasm.config.server import ServerConfig
 from chiasm.errors import UserError, shorten
 from chiasm.server.admission import Admission
 from chiasm.server.engine import Engine
-from chiasm.server.metrics import ServerMetrics
+from chiasm.server.metrics import RequestWatch, ServerMetrics
+from chiasm.server.tracing import Tracing
 from chiasm.server.unserved import UnknownFields
 
 
@@ -27,7 +28,9 @@ class ServerState:
         config: the settings.
         metrics: what is measured.
         admission: how much is taken on.
+        tracing: where traces go; None where nobody wants any.
         unknown_fields: which ones were warned of.
+        draining: set when the server waits for running requests to end, and takes no others.
         stopping: set when the server no longer waits for running requests.
         created: when it started, in seconds since the epoch.
     """
@@ -36,9 +39,15 @@ class ServerState:
     config: ServerConfig
     metrics: ServerMetrics
     admission: Admission
+    tracing: Tracing | None = None
     unknown_fields: UnknownFields = field(default_factory=UnknownFields)
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     created: int = field(default_factory=lambda: int(time.time()))
+
+    def watch(self, http: Request, arrival: float) -> RequestWatch:
+        """Measure a prompt of a request that arrived then, by ``time.perf_counter``."""
+        return RequestWatch(self.metrics, arrival, http.scope["state"].get("trace"))
 
 
 class AnswerHead(NamedTuple):

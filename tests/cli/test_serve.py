@@ -116,6 +116,7 @@ def test_mistakes_in_a_file(
     [
         ("--prot 1", "No such option: --prot"),
         ("--port x", "Invalid value for '--port'"),
+        ("--otlp-traces-endpoint localhost:4317", "otlp_traces_endpoint must be an http:// or https:// URL, got"),
         ("--port -1", "port must be in [0, 65535], got -1."),
         ("--dtype int8", "Invalid value for '--dtype'"),
         ("--limit-mm-per-prompt.image x", "limit_mm_per_prompt.image must be a whole number, got 'x'."),

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from chiasm.errors import EngineDeadError, UserError
-from chiasm.schema.chat import AddedToken, ChatMessage, ImagePart, PreparedPrompt, TextPart
+from chiasm.schema.chat import AddedToken, ChatMessage, ImagePart, PreparedPrompt, PrepareTimes, TextPart
 from chiasm.schema.facts import EncoderShape, ModelFacts
 from chiasm.schema.media import MediaItem, PatchProcessorSpec
-from chiasm.schema.output import CompletionOutput, EngineStats, Logprob, RequestOutput
+from chiasm.schema.output import CompletionOutput, EngineStats, Logprob, RequestOutput, RequestTimes
 from chiasm.schema.sampling import SamplingParams
+from chiasm.schema.steps import NamedNews
 
 TOKENS_PER_IMAGE = 4
 _WORDS = ("Hello", " big", " world", "!")
@@ -36,6 +38,7 @@ class FakeEngine:
     def __init__(self) -> None:
         self.facts = _FACTS
         self.max_model_len = 256
+        self.num_ranks = 2
         self.summary: tuple[str, ...] = ("device: none",)
         self.is_alive = True
         self.stops = 0
@@ -61,11 +64,13 @@ class FakeEngine:
         self.num_prepared = 0  # prompts that hold something and are neither generating nor released
         self.num_generating = 0
         self.num_aborted = 0
+        self.news: list[NamedNews] = []
+        self.num_watching = 0
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is held by anybody."""
-        return not (self.num_preparing or self.num_prepared or self.num_generating)
+        return not (self.num_preparing or self.num_prepared or self.num_generating or self.num_watching)
 
     async def prepare_chat(
         self, messages: Sequence[ChatMessage], *, cache_salt: str = "", **settings: Any
@@ -96,7 +101,9 @@ class FakeEngine:
         self.num_prepared += 1
         items = tuple(MediaItem("image", TOKENS_PER_IMAGE * i, TOKENS_PER_IMAGE, ()) for i in range(num_images))
         num_image_tokens = TOKENS_PER_IMAGE * num_images
-        return PreparedPrompt(text, (1,) * num_image_tokens + (5,) * num_words, items, salt)
+        now = time.perf_counter()
+        times = PrepareTimes(now, now, now)
+        return PreparedPrompt(text, (1,) * num_image_tokens + (5,) * num_words, items, salt, times=times)
 
     async def release(self, prompt: PreparedPrompt) -> None:
         self.num_prepared -= 1
@@ -140,7 +147,10 @@ class FakeEngine:
             CompletionOutput(i, word, [10 + position], logprobs=logprobs, finish_reason=reason) for i in range(p.n)
         ]
         num_image = sum(item.num_tokens for item in prompt.items)
-        return RequestOutput(request_id, prompt.text, list(prompt.token_ids), answers, finished, 2, num_image)
+        now = time.perf_counter()
+        times = RequestTimes(now, now, now) if position == 0 else None
+        token_ids = list(prompt.token_ids)
+        return RequestOutput(request_id, prompt.text, token_ids, answers, finished, 2, num_image, times=times)
 
     def die(self, cause: str = "rank 0 was killed") -> None:
         """Stop for good, as when a rank is killed."""
@@ -151,6 +161,19 @@ class FakeEngine:
         while self.cause_of_death is None:  # noqa: ASYNC110 - a test in another thread sets it
             await asyncio.sleep(0.005)
         return self.cause_of_death
+
+    async def watch_steps(self) -> AsyncGenerator[NamedNews, None]:
+        """All of ``news``, then what is appended to it."""
+        self.num_watching += 1
+        try:
+            position = 0
+            while True:
+                while position >= len(self.news):
+                    await self._tick()
+                position += 1
+                yield self.news[position - 1]
+        finally:
+            self.num_watching -= 1
 
     async def shutdown(self) -> None:
         self.stops += 1

@@ -17,6 +17,7 @@ from chiasm.server.admission import Admission
 from chiasm.server.metrics import ServerMetrics
 from chiasm.server.run import bind, make_server
 from chiasm.server.state import ServerState
+from chiasm.server.tracing import Tracing
 from tests.server.fake_engine import FakeEngine
 
 
@@ -26,13 +27,16 @@ class RunningServer:
     Attributes:
         engine: what the server serves.
         state: of the server.
+        loop: in which it runs.
         url: where.
         client: an HTTP client for it.
     """
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, tracing: Tracing | None = None, **settings: Any) -> None:
+        self._tracing = tracing
         self.config = ServerConfig(model="org/fake-vl", port=0, **settings)
         self.engine = FakeEngine()
+        self.loop: asyncio.AbstractEventLoop
         self.state: ServerState
         self.server: uvicorn.Server
         self._sock = bind(self.config.host, 0)
@@ -43,8 +47,10 @@ class RunningServer:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
 
     async def _serve(self) -> None:
+        self.loop = asyncio.get_running_loop()
         metrics = ServerMetrics(self.engine)
-        self.state = ServerState(self.engine, self.config, metrics, Admission(self.config.max_num_queued_reqs))
+        admission = Admission(self.config.max_num_queued_reqs)
+        self.state = ServerState(self.engine, self.config, metrics, admission, self._tracing)
         self.server = make_server(self.state, self._started.set)
         await self.server.serve([self._sock])
 

@@ -14,7 +14,7 @@ from tests.server.running import RunningServer
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[RunningServer]:
     """A server with two keys."""
-    with RunningServer(api_keys=("first-key", "clé")) as server:
+    with RunningServer(api_keys=("first-key", "clé"), ui=False) as server:
         yield server
 
 

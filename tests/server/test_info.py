@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from importlib.metadata import version
 
 import openai
@@ -77,6 +79,27 @@ def test_other_request_ids_are_replaced(server: RunningServer, given: str | byte
     assert answer.headers["x-request-id"].isalnum()
 
 
+def test_the_log_names_requests(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("chiasm"), "propagate", True)
+    with caplog.at_level("INFO", "chiasm"), RunningServer(access_log=True) as server:
+        server.client.get("/health/%0aforged?key=secret", headers={"x-request-id": "r-1"})
+        server.engine.generate_error = RuntimeError("a bug")
+        answer = server.client.post("/v1/completions", json={"prompt": "a"}, headers={"x-request-id": "r-2"})
+        assert (answer.status_code, answer.headers["x-request-id"]) == (500, "r-2")
+        server.engine.words_before_error = 2
+        streamed = {"prompt": "a", "stream": True}
+        server.client.post("/v1/completions", json=streamed, headers={"x-request-id": "r-3"})
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("chiasm.server")]
+    assert [re.sub(r"\d\.\d{3} s", "T", line) for line in lines] == [
+        "request r-1: GET /health/%0Aforged, status 404, T",
+        "request r-2 failed",
+        "request r-2: POST /v1/completions, status 500, T",
+        "the stream of request r-3 failed",
+        "request r-3: POST /v1/completions, status 200, T",
+    ]
+    assert all(record.exc_info for record in caplog.records if "failed" in record.getMessage())
+
+
 def test_metrics(server: RunningServer, engine: FakeEngine) -> None:
     stops = 'chiasm:request_success_total{finished_reason="stop"}'
     server.chat()
@@ -85,16 +108,35 @@ def test_metrics(server: RunningServer, engine: FakeEngine) -> None:
         for name in (
             stops, "chiasm:prompt_tokens_total", "chiasm:prompt_image_tokens_total", "chiasm:generation_tokens_total",
             "chiasm:time_to_first_token_seconds_count", "chiasm:inter_token_latency_seconds_count",
-            "chiasm:e2e_request_latency_seconds_count",
+            "chiasm:e2e_request_latency_seconds_count", "chiasm:time_per_output_token_seconds_count",
+            "chiasm:request_queue_time_seconds_count", "chiasm:request_prefill_time_seconds_count",
+            "chiasm:request_decode_time_seconds_count", "chiasm:request_preprocess_time_seconds_count",
+            "chiasm:request_fetch_time_seconds_count", "chiasm:request_encode_time_seconds_count",
         )
     }  # fmt: skip
     server.chat(["two words", {"image_url": "data:x"}], n=2)
-    assert [server.metric(name) - value for name, value in before.items()] == [2, 6, 4, 8, 1, 6, 1]
+    assert [server.metric(name) - value for name, value in before.items()] == [
+        2,
+        6,
+        4,
+        8,
+        1,
+        6,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        0,
+    ]
 
 
 def test_metrics_of_the_engine(server: RunningServer, engine: FakeEngine) -> None:
     engine.stats = EngineStats(
         num_running=3, num_waiting=2, kv_blocks=10, kv_blocks_used=5, num_preemptions=4, units_encoded=6,
+        units_ahead=5,
         encoder_seconds=(0.5, 0.25), encoder_exchanged_bytes=(7, 8), plan_reasons={"one image": 7},
         encoder_passes={"in graphs": 9},
         processor_queries=9, processor_hits=8, encoder_makespan=1.5, encoder_predicted=1.25,
@@ -102,6 +144,7 @@ def test_metrics_of_the_engine(server: RunningServer, engine: FakeEngine) -> Non
     for name, value in (
         ("num_requests_running", 3), ("num_requests_waiting", 2), ("kv_cache_usage_perc", 0.5),
         ("encoder_cache_usage_perc", 0), ("num_preemptions_total", 4), ("encoder_units_total", 6),
+        ("encoder_units_ahead_total", 5),
         ("encoder_makespan_seconds_total", 1.5), ("encoder_predicted_seconds_total", 1.25),
         ("mm_processor_cache_queries_total", 9), ("mm_processor_cache_hits_total", 8),
         ('encoder_exchanged_bytes_total{rank="1"}', 8),

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from chiasm.config.engine import EngineConfig
 from chiasm.engine.core.capacity import Capacity, decide_capacity
 from chiasm.engine.core.encoder_rates import encoder_rates
+from chiasm.engine.core.request_clocks import RequestClocks
+from chiasm.engine.core.step_feed import StepFeed
 from chiasm.engine.executor.base import Executor
 from chiasm.engine.executor.inproc import InprocExecutor
 from chiasm.engine.executor.multiproc import MultiprocExecutor
@@ -19,6 +23,7 @@ from chiasm.schema.facts import EncoderRates
 from chiasm.schema.output import EngineStats, SequenceDelta
 from chiasm.schema.profile import EngineProfile
 from chiasm.schema.request import EngineRequest
+from chiasm.schema.steps import StepNews
 from chiasm.schema.wire import RankInfo, Ready
 
 
@@ -52,6 +57,10 @@ class EngineCore:
         executor.allocate(capacity.num_blocks)
         attends = infos[0].facts.num_cross_layers > 0
         self._scheduler = Scheduler(_limits(config, infos[0], rates, capacity))
+        self._num_ranks = config.tensor_parallel_size
+        self._num_stages = infos[0].facts.encoder.num_stages
+        self._clocks = RequestClocks(self._num_stages)
+        self._feed: StepFeed | None = None
         self.ready = Ready(
             facts=infos[0].facts,
             max_model_len=capacity.max_model_len,
@@ -68,6 +77,7 @@ class EngineCore:
     def add(self, request: EngineRequest) -> None:
         """Take up a sequence."""
         self._scheduler.add(request)
+        self._clocks.add(request)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget sequences."""
@@ -81,10 +91,16 @@ class EngineCore:
         """
         begin = time.perf_counter()
         plan = self._scheduler.schedule()
+        self._clocks.begin(plan)
+        if self._feed is not None:
+            self._feed.begin(plan)
         scheduled = time.perf_counter()
         result = self._executor.execute(plan)
         executed = time.perf_counter()
+        self._clocks.end(plan)
         self._scheduler.apply(plan, result)
+        if self._feed is not None:
+            self._feed.end(plan, result, self.stats(), is_idle=not self.has_work)
         if self._clock is not None:
             self._clock.num_steps += 1
             self._clock.execute += executed - scheduled
@@ -113,13 +129,17 @@ class EngineCore:
         ranks = self._executor.stop_profile(folder)
         return EngineProfile(clock.num_steps, clock.step, clock.step - clock.execute, tuple(ranks))
 
+    def watch(self, tell: Callable[[StepNews], None] | None) -> None:
+        """Tell of every step from now on; None ends that."""
+        self._feed = None if tell is None else StepFeed(self._num_ranks, self._num_stages, tell)
+
     def take_deltas(self) -> tuple[SequenceDelta, ...]:
         """News since the last call."""
-        return self._scheduler.take_deltas()
+        return self._clocks.stamp(self._scheduler.take_deltas())
 
     def stats(self) -> EngineStats:
         """Gauges and totals."""
-        return self._scheduler.stats()
+        return msgspec.structs.replace(self._scheduler.stats(), units_ahead=self._clocks.units_ahead)
 
     def check(self) -> None:
         """Raise ``EngineDeadError`` if a rank has died; called while there is no work."""

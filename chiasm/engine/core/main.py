@@ -24,6 +24,7 @@ from chiasm.schema.wire import (
     StartProfile,
     StopProfile,
     ToCore,
+    WatchSteps,
 )
 
 _log = get_logger(__name__)
@@ -77,6 +78,8 @@ def _take_messages(core: EngineCore, channel: Channel[ToCore]) -> bool:
             core.abort(message.request_ids)
         elif isinstance(message, StartProfile | StopProfile):
             channel.send(_profile(core, message))
+        elif isinstance(message, WatchSteps):
+            core.watch(channel.send if message.is_watching else None)
         else:
             return False
         message = channel.receive(0)

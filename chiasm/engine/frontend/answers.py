@@ -135,6 +135,7 @@ class Answers:
             num_cached_tokens=delta.num_cached_tokens,
             num_image_tokens=self._num_image_tokens,
             num_video_tokens=self._num_video_tokens,
+            times=delta.times,
         )
 
 

@@ -22,6 +22,7 @@ from chiasm.logs import get_logger
 from chiasm.schema.output import EngineStats, SequenceDelta
 from chiasm.schema.profile import EngineProfile
 from chiasm.schema.request import EngineRequest
+from chiasm.schema.steps import EncoderBegan, StepNews, StepsEnded
 from chiasm.schema.wire import (
     AbortRequests,
     AddRequest,
@@ -37,6 +38,7 @@ from chiasm.schema.wire import (
     StartProfile,
     StopProfile,
     ToCore,
+    WatchSteps,
 )
 
 _log = get_logger(__name__)
@@ -69,6 +71,7 @@ class CoreClient:
         self._profiling: deque[asyncio.Future[_ProfileReply]] = deque()
         self._died = asyncio.Event()
         self._rank_pids: tuple[int, ...] = ()
+        self._watcher: Callable[[StepNews], None] | None = None
         self.stats = EngineStats()
         self.death: str | None = None
 
@@ -132,6 +135,13 @@ class CoreClient:
         await self._send(message)
         return await reply
 
+    async def watch(self, watcher: Callable[[StepNews], None] | None) -> None:
+        """Have the core tell ``watcher`` of its steps, in this event loop; None ends that."""
+        self._watcher = watcher
+        if self.death is None and not self._socket.closed:
+            with contextlib.suppress(EngineDeadError):
+                await self._send(WatchSteps(watcher is not None))
+
     async def wait_dead(self) -> str:
         """Wait until the core has ended by itself; returns why."""
         await self._died.wait()
@@ -191,6 +201,9 @@ class CoreClient:
                 self._deliver(delta)
         elif isinstance(message, ProfileStarted | ProfileTaken | ProfileFailed):
             self._take_profile(message)
+        elif isinstance(message, EncoderBegan | StepsEnded):
+            if self._watcher is not None:
+                self._watcher(message)
         elif isinstance(message, Failed):
             self._mark_dead(message.message)
 
