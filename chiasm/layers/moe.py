@@ -27,6 +27,10 @@ ExpertLayout = Literal["apart", "out_in", "in_out"]
 """
 
 
+_GROUPED_MAJORS = (9, 10)  # major compute capabilities for which torch has a kernel
+_GROUPED_STEP = 8
+
+
 class Routing(NamedTuple):
     """The experts of each token.
 
@@ -137,6 +141,9 @@ class Experts(PackedLayer):
     """Gated MLPs, their inner size sharded as that of a ``GatedMLP``.
 
     ``weighted`` says what the router's weights are factors of.
+
+    Attributes:
+        missing_for_grouped: why experts are computed one by one; None where all are at once.
     """
 
     def __init__(
@@ -155,7 +162,7 @@ class Experts(PackedLayer):
         self.num_experts = num_experts
         self.packed: list[_PackedExpert] = []
         start, stop = shard_bounds(intermediate_size, placement.group)
-        self.is_grouped = _takes_grouped_products(placement, hidden_size, stop - start)
+        self.missing_for_grouped = missing_for_grouped(placement.device, placement.dtype, hidden_size, stop - start)
         share = _Share(hidden_size, intermediate_size, num_experts, start, stop - start)
         self.gate_up_proj = _Matrices(2 * share.length, hidden_size, _gate_up_parts(share, layout), share, placement)
         self.down_proj = _Matrices(hidden_size, share.length, _down_parts(share, layout), share, placement)
@@ -167,7 +174,8 @@ class Experts(PackedLayer):
         rows = x[order // routing.experts.shape[1]]
         if self.weighted == "inputs":
             rows *= routing.weights.flatten()[order, None]
-        sorted_out = self._run_grouped(rows, chosen) if self.is_grouped else self._run_apart(rows, chosen)
+        run = self._run_grouped if self.missing_for_grouped is None else self._run_apart
+        sorted_out = run(rows, chosen)
         # Back by token, so that the sum has the same order in any batch.
         by_token = torch.empty_like(sorted_out).index_copy_(0, order, sorted_out).view(*routing.experts.shape, -1)
         if self.weighted == "outputs":
@@ -206,10 +214,28 @@ class Experts(PackedLayer):
             matrices.weight = nn.Parameter(matrices.weight.new_empty(0), requires_grad=False)
 
 
-def _takes_grouped_products(placement: Placement, *sizes: int) -> bool:
-    """Whether torch has a kernel for products of many experts at once; it wants rows of whole 16 bytes."""
-    is_known = placement.device.type == "cuda" and placement.dtype == torch.bfloat16
-    return is_known and all(size % 8 == 0 for size in sizes)
+def missing_for_grouped(device: torch.device, dtype: torch.dtype, *sizes: int) -> str | None:
+    """Why ``grouped_mm`` isn't used; None if it is.
+
+    It takes any GPU; where torch has no kernel, it goes from expert to expert after it has fetched their numbers of
+    rows (``_grouped_mm_cuda`` in ATen): as slow as without it, and not to be recorded.
+
+    Args:
+        device: of the experts.
+        dtype: of theirs.
+        sizes: of a row before and within an expert; it wants whole 16 bytes.
+    """
+    if device.type != "cuda":
+        return f"no grouped products on {device.type}"
+    if dtype != torch.bfloat16:
+        return f"grouped products take bfloat16, not {str(dtype).removeprefix('torch.')}"
+    odd = [size for size in sizes if size % _GROUPED_STEP]
+    if odd:
+        return f"grouped products take sizes that divide by {_GROUPED_STEP}, not {odd[0]}"
+    major, minor = torch.cuda.get_device_capability(device)
+    if major not in _GROUPED_MAJORS:
+        return f"torch has grouped products for compute capabilities 9 and 10, the GPU has {major}.{minor}"
+    return None
 
 
 class MixtureOfExperts(nn.Module):

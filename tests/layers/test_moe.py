@@ -17,6 +17,7 @@ from chiasm.layers.moe import (
     MixtureOfExperts,
     SigmoidRouter,
     SoftmaxRouter,
+    missing_for_grouped,
 )
 from chiasm.layers.weight import Placement
 from tests.layers.test_layers import close, fill, placements, random
@@ -81,10 +82,33 @@ def test_all_experts_at_once_give_what_they_give_apart(layout: ExpertLayout) -> 
     """Some experts have no rows."""
     layer = Matrices().mixture(layout, Placement(SOLO, torch.float32, torch.device("cpu")))
     x = random(3, SIZE).float()
-    assert not layer.experts.is_grouped
+    assert layer.experts.missing_for_grouped is not None
     apart = layer(x)
-    layer.experts.is_grouped = True
+    layer.experts.missing_for_grouped = None
     torch.testing.assert_close(layer(x), apart, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "inner", "capability", "words"),
+    [
+        ("cpu", torch.bfloat16, 64, (9, 0), "no grouped products on cpu"),
+        ("cuda", torch.float32, 64, (9, 0), "not float32"),
+        ("cuda", torch.bfloat16, 36, (9, 0), "divide by 8, not 36"),
+        # Elsewhere torch fetches the numbers of rows, which is illegal while a graph is recorded.
+        ("cuda", torch.bfloat16, 64, (8, 0), "the GPU has 8.0"),
+        ("cuda", torch.bfloat16, 64, (8, 9), "the GPU has 8.9"),
+        ("cuda", torch.bfloat16, 64, (12, 0), "the GPU has 12.0"),
+        ("cuda", torch.bfloat16, 64, (9, 0), None),
+        ("cuda", torch.bfloat16, 64, (10, 0), None),
+    ],
+)
+def test_experts_are_grouped_only_where_torch_has_a_kernel(
+    device: str, dtype: torch.dtype, inner: int, capability: tuple[int, int], words: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    missing = missing_for_grouped(torch.device(device), dtype, SIZE, inner)
+    assert missing is None if words is None else missing is not None and words in missing
 
 
 def test_probabilities_are_taken_in_float32() -> None:

@@ -148,6 +148,7 @@ def _missing_for_graphs(
     if decoding is None:
         return "no kernel that a graph may hold"
     assert isinstance(model, nn.Module)
-    if any(isinstance(layer, Experts) and not layer.is_grouped for layer in model.modules()):
-        return "experts are computed one by one but in bfloat16 with sizes that divide by 8"
+    for layer in model.modules():
+        if isinstance(layer, Experts) and layer.missing_for_grouped is not None:
+            return f"for the experts' numbers of rows the host waits in every layer: {layer.missing_for_grouped}"
     return None
