@@ -1,9 +1,10 @@
 """Products of rows with weight matrices, which a CPU reads much faster once they are laid out in its kernels' blocks.
 
 oneDNN's layout, reached through the operators that torch's own compiler uses. With a few rows, as in decoding, a
-product is two to four times as fast as one with a plain matrix, and with many about a tenth (docs/performance.md);
-and a row's result is the same to the last bit whatever other rows there are. A matrix that is laid out knows only
-these products. Shapes: n rows.
+product is two to four times as fast as one with a plain matrix, and with many about a tenth (docs/performance.md).
+Where there are two rows or more, each has the same result to the last bit whatever the others are and how many. A row
+alone is summed by another kernel, whose last bits can differ: in float32 above 1,024 columns, in bfloat16 at some
+sizes. A matrix that is laid out knows only these products. Shapes: n rows.
 """
 
 from __future__ import annotations

@@ -49,12 +49,25 @@ def test_packed_product_times_a_factor(weight: Tensor, count: int) -> None:
         torch.testing.assert_close(linear_times(x, matrix, bias, factor).double(), expected, atol=4e-6, rtol=1e-5)
 
 
-def test_a_row_is_the_same_in_any_batch(weight: Tensor) -> None:
-    needs_packing(weight)
-    x, matrix = rows(300), pack(weight)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [320, 1000, 1024, 1025, 2047, 4864])
+def test_a_row_is_the_same_beside_any_others(width: int, dtype: torch.dtype) -> None:
+    plain = (rows(512, width) / width**0.5).to(dtype)
+    needs_packing(plain)
+    x, matrix, factor = rows(300, width).to(dtype), pack(plain), rows(300, 512).to(dtype)
+    whole, times = linear(x, matrix, None, "silu"), linear_times(x, matrix, None, factor)
+    for start, stop in ((0, 2), (5, 13), (40, 105), (299 - 128, 299)):
+        assert torch.equal(linear(x[start:stop], matrix, None, "silu"), whole[start:stop])
+        assert torch.equal(linear_times(x[start:stop], matrix, None, factor[start:stop]), times[start:stop])
+
+
+@pytest.mark.parametrize("width", [320, 1000, 1024])
+def test_a_row_alone_is_the_same_up_to_1024_columns_in_float32(width: int) -> None:
+    plain = rows(512, width) / width**0.5
+    needs_packing(plain)
+    x, matrix = rows(300, width), pack(plain)
     whole = linear(x, matrix)
-    for start, stop in ((0, 1), (5, 13), (100, 300)):
-        assert torch.equal(linear(x[start:stop], matrix), whole[start:stop])
+    assert all(torch.equal(linear(x[row : row + 1], matrix)[0], whole[row]) for row in (0, 1, 150, 299))
 
 
 def test_rows_may_be_columns_of_something_wider(weight: Tensor) -> None:
