@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ from chiasm.dist.group import Group
 from chiasm.engine.cache.shortage import refuse_step, refuse_weights
 from chiasm.engine.cache.sizing import CPU_LIMIT
 from chiasm.engine.runner.biggest_step import BiggestStep, Packing, StepLimits
+from chiasm.engine.runner.host_memory import free_host_memory
 from chiasm.engine.runner.launch import Launch
 from chiasm.models.entry import VisionLanguageModel
 from chiasm.schema.facts import ModelFacts
@@ -132,23 +132,3 @@ def _packing(config: EngineConfig, rank: LoadedRank) -> Packing:
         return "together"
     may_cut = config.mm_encoder_tp_mode == "auto" and not config.mm_encoder_min_units_per_rank
     return "cut" if may_cut and rank.group.size > 1 and rank.facts.encoder.can_cut_rows else "apart"
-
-
-def free_host_memory() -> int:
-    """Bytes that this process could still take: the system's, or less if its control group allows less."""
-    pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    free = pages * page_bytes
-    for line in _read_lines(Path("/proc/meminfo")):
-        if line.startswith("MemAvailable:"):
-            free = int(line.split()[1]) * 1024
-    limit, used = (_read_lines(Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory.current"))
-    if limit and used and limit[0].isdigit():
-        free = min(free, int(limit[0]) - int(used[0]))
-    return max(0, free)
-
-
-def _read_lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []
