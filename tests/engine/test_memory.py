@@ -288,7 +288,9 @@ def test_the_refusal_names_what_is_enough_first(
     ("settings", "free", "total", "message"),
     [
         ({}, 3.0, None, None),
-        ({}, 2.9, None, r"weights of 1 rank take 3.00 GiB, and 2.90 GiB of the host's memory are free; dtype"),
+        ({}, 2.9, None, r"of 1 rank take 3.00 GiB, and 2.90 GiB of the host's memory are free; .*bfloat16 takes half\.$"),
+        ({"dtype": "float32"}, 1.4, None, "dtype=bfloat16 takes half, which is too much as well"),
+        ({"dtype": "bfloat16"}, 2.9, None, "are free; take a smaller model"),
         ({"tensor_parallel_size": 2}, 5.0, None, r"weights of 2 ranks take 6.00 GiB"),
         ({}, 4.1, 10.0, None),
         ({}, 3.9, 10.0, r"leaves 2.90 GiB; raise gpu_memory_utilization, or raise tensor_parallel_size above 1"),

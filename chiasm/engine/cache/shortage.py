@@ -39,12 +39,7 @@ def refuse_weights(config: EngineConfig, *, weight_bytes: int, free_bytes: int, 
     ranks = config.tensor_parallel_size
     if total_bytes is None:
         if weight_bytes * ranks > free_bytes:
-            raise UserError(
-                f"the model can't fit: the weights of {ranks} {'rank' if ranks == 1 else 'ranks'} take "
-                f"{in_units(weight_bytes * ranks)}, and {in_units(free_bytes)} of the host's memory are free; "
-                "dtype=bfloat16 takes half of what float32 does.",
-                param="dtype",
-            )
+            _refuse_on_host(config, weight_bytes * ranks, free_bytes)
         return
     room = free_bytes - round(total_bytes * (1 - config.gpu_memory_utilization))
     if weight_bytes > room:
@@ -57,6 +52,20 @@ def refuse_weights(config: EngineConfig, *, weight_bytes: int, free_bytes: int, 
             f"{config.gpu_memory_utilization:g} leaves {in_units(max(0, room))}; {advice}.",
             param=param,
         )
+
+
+def _refuse_on_host(config: EngineConfig, weight_bytes: int, free_bytes: int) -> NoReturn:
+    """Refuse the weights of all ranks together."""
+    ranks = config.tensor_parallel_size
+    param, advice = "model", "take a smaller model"
+    if config.dtype in ("auto", "float32"):  # on a host they are the same
+        is_enough = weight_bytes // 2 <= free_bytes
+        param, advice = "dtype", f"dtype=bfloat16 takes half{'' if is_enough else ', which is too much as well'}"
+    raise UserError(
+        f"the model can't fit: the weights of {ranks} {'rank' if ranks == 1 else 'ranks'} take "
+        f"{in_units(weight_bytes)}, and {in_units(free_bytes)} of the host's memory are free; {advice}.",
+        param=param,
+    )
 
 
 def refuse_step(config: EngineConfig, *, weight_bytes: int, free_bytes: int) -> NoReturn:
