@@ -155,14 +155,39 @@ class StopRank(msgspec.Struct, frozen=True, tag=True):
 ToRank = LoadModel | MeasureEncoder | AllocateBlocks | Step | StartProfile | StopProfile | StopRank
 
 
+class Growth(msgspec.Struct, frozen=True):
+    """Bytes that grow with a number of rows.
+
+    Attributes:
+        points: (rows, bytes) as measured, rows ascending.
+    """
+
+    points: tuple[tuple[int, int], ...]
+
+    def at(self, num_rows: int) -> int:
+        """On the line between the two nearest points, rounded up; beyond all, as many as at the last one."""
+        before = self.points[0]
+        for point in self.points:
+            if num_rows <= point[0]:
+                span = max(1, point[0] - before[0])
+                return point[1] - (point[1] - before[1]) * min(span, point[0] - num_rows) // span
+            before = point
+        return before[1]
+
+    def times(self, factor: int) -> Growth:
+        """All bytes times ``factor``."""
+        return Growth(tuple((rows, factor * size) for rows, size in self.points))
+
+
 class StepMemory(msgspec.Struct, frozen=True):
     """What the biggest step takes on a rank beside weights and caches, in bytes.
 
     Attributes:
-        vision_bytes: peak of encoding.
-        held_bytes: of an encoding that is left off between two layers, while the language model runs.
-        forward_bytes: peak of the language model's layers.
-        sampling_bytes: peak of choosing tokens.
+        vision: peak of encoding, by patches.
+        held: of an encoding that is left off between two layers, while the language model runs, by patches.
+        forward: peak of the language model's layers, by tokens. It is no line: masks grow up to a size.
+        kept: of them while tokens are chosen, by tokens.
+        sampling: peak of choosing tokens, by sequences.
         is_beside: whether the encoder may compute while the language model does.
         num_tokens: that it computes.
         num_seqs: of which it samples.
@@ -170,15 +195,36 @@ class StepMemory(msgspec.Struct, frozen=True):
         unit_patches: of the largest unit.
     """
 
-    vision_bytes: int
-    held_bytes: int
-    forward_bytes: int
-    sampling_bytes: int
+    vision: Growth
+    held: Growth
+    forward: Growth
+    kept: Growth
+    sampling: Growth
     is_beside: bool
     num_tokens: int
     num_seqs: int
     num_patches: int
     unit_patches: int
+
+    @property
+    def vision_bytes(self) -> int:
+        """Peak of encoding."""
+        return self.vision.at(self.most_patches)
+
+    @property
+    def held_bytes(self) -> int:
+        """Of an encoding that is left off."""
+        return self.held.at(self.most_patches)
+
+    @property
+    def forward_bytes(self) -> int:
+        """Peak of the language model's layers."""
+        return self.forward.at(self.num_tokens)
+
+    @property
+    def sampling_bytes(self) -> int:
+        """Peak of choosing tokens."""
+        return self.kept.at(self.num_tokens) + self.sampling.at(self.num_seqs)
 
     @property
     def peak_bytes(self) -> int:
@@ -189,6 +235,11 @@ class StepMemory(msgspec.Struct, frozen=True):
         return max(self.vision_bytes, self.held_bytes + language)
 
     @property
+    def decoding_bytes(self) -> int:
+        """Peak of the language model's layers where each sequence has one token."""
+        return self.forward.at(self.num_seqs)
+
+    @property
     def most_patches(self) -> int:
         """Of a step."""
         return max(self.num_patches, self.unit_patches)
@@ -197,24 +248,11 @@ class StepMemory(msgspec.Struct, frozen=True):
         """All bytes times ``factor``."""
         return msgspec.structs.replace(
             self,
-            vision_bytes=factor * self.vision_bytes,
-            held_bytes=factor * self.held_bytes,
-            forward_bytes=factor * self.forward_bytes,
-            sampling_bytes=factor * self.sampling_bytes,
-        )
-
-    def limited(self, *, num_tokens: int, num_seqs: int, num_patches: int) -> StepMemory:
-        """About what it would be with other limits: rows cost alike."""
-        most = max(num_patches, self.unit_patches)
-        return msgspec.structs.replace(
-            self,
-            vision_bytes=self.vision_bytes * most // self.most_patches,
-            held_bytes=self.held_bytes * most // self.most_patches,
-            forward_bytes=self.forward_bytes * num_tokens // self.num_tokens,
-            sampling_bytes=self.sampling_bytes * num_seqs // self.num_seqs,
-            num_tokens=num_tokens,
-            num_seqs=num_seqs,
-            num_patches=num_patches,
+            vision=self.vision.times(factor),
+            held=self.held.times(factor),
+            forward=self.forward.times(factor),
+            kept=self.kept.times(factor),
+            sampling=self.sampling.times(factor),
         )
 
 
@@ -227,7 +265,7 @@ class RankMemory(msgspec.Struct, frozen=True):
         free_bytes: that could be taken once all ranks had loaded their weights, and recorded their encoder's passes.
         weight_bytes: of the weights.
         step: what the biggest step takes.
-        graph_bytes: of recorded decode steps.
+        has_graphs: whether decode steps are recorded.
     """
 
     device: Literal["cpu", "cuda"]
@@ -235,12 +273,12 @@ class RankMemory(msgspec.Struct, frozen=True):
     free_bytes: int
     weight_bytes: int
     step: StepMemory
-    graph_bytes: int = 0
+    has_graphs: bool = False
 
     @property
     def working_bytes(self) -> int:
-        """Beside weights and caches."""
-        return self.step.peak_bytes + self.graph_bytes
+        """Beside weights and caches. Recorded steps have a pool of their own: as much as the largest takes."""
+        return self.step.peak_bytes + (self.step.decoding_bytes if self.has_graphs else 0)
 
 
 class RankInfo(msgspec.Struct, frozen=True, tag=True):

@@ -9,7 +9,7 @@ from chiasm.engine.core.capacity import decide_capacity
 from chiasm.errors import UserError
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.media import PatchProcessorSpec
-from chiasm.schema.wire import RankInfo, RankMemory, StepMemory
+from chiasm.schema.wire import Growth, RankInfo, RankMemory, StepMemory
 from tests.engine.mirror import SHAPE
 
 
@@ -25,7 +25,8 @@ def info(cache_bytes: int, *, max_pixels: int = 28 * 28 * 100, encoder_bytes: in
         processor=PatchProcessorSpec(14, 2, 2, 1, max_pixels),
         encoder=SHAPE,
     )
-    step = StepMemory(0, 0, 0, 0, is_beside=False, num_tokens=2048, num_seqs=64, num_patches=16384, unit_patches=100)
+    nothing = [Growth(((100, 0),))] * 5
+    step = StepMemory(*nothing, is_beside=False, num_tokens=2048, num_seqs=64, num_patches=16384, unit_patches=100)
     memory = RankMemory("cuda", 0, cache_bytes + encoder_bytes, 0, step)
     return RankInfo(facts, 10, 32, memory, "cpu", "float32")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from chiasm.engine.runner.runner import Runner
 from chiasm.errors import UserError
 from chiasm.models.loader import LoadedModel, load_model, weight_bytes
 from chiasm.models.registry import open_checkpoint
-from chiasm.schema.wire import RankMemory, StepMemory
+from chiasm.schema.wire import Growth, RankMemory, StepMemory
 from tests.checkpoints.common import SavedModel
 from tests.checkpoints.glm4v import save_glm4v
 from tests.checkpoints.llama4 import save_llama4
@@ -55,15 +57,21 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def biggest(
-    loaded: LoadedModel, *, num_tokens: int = 600, num_patches: int = 1500, packing: Packing = "together"
+    loaded: LoadedModel,
+    *,
+    num_tokens: int = 600,
+    num_patches: int = 1500,
+    num_seqs: int = 3,
+    num_ranks: int = 1,
+    packing: Packing = "together",
 ) -> BiggestStep:
     limits = StepLimits(
         num_tokens=num_tokens,
-        num_seqs=3,
+        num_seqs=num_seqs,
         num_patches=num_patches,
         max_model_len=1000,
         block_size=16,
-        num_ranks=1,
+        num_ranks=num_ranks,
         packing=packing,
     )
     launch = choose_launch(
@@ -81,8 +89,10 @@ def test_what_is_counted_without_computing_is_what_computing_takes(
     computed = biggest(loaded, packing=packing).measure()
     if loaded.facts.model_type in ("llama4", "qwen3_vl_moe", "glm4v_moe"):  # by how unevenly experts are chosen
         assert computed.forward_bytes <= counted.forward_bytes <= 1.5 * computed.forward_bytes
-        counted = msgspec.structs.replace(counted, forward_bytes=computed.forward_bytes)
-    assert msgspec.structs.asdict(counted) == pytest.approx(msgspec.structs.asdict(computed), rel=1e-3)
+        counted = msgspec.structs.replace(counted, forward=computed.forward)
+    for name in ("vision", "held", "forward", "kept", "sampling"):
+        points = dict(getattr(counted, name).points)
+        assert points == pytest.approx(dict(getattr(computed, name).points), rel=1e-3), name
     assert 0 < counted.held_bytes < counted.vision_bytes
 
 
@@ -145,6 +155,35 @@ def test_memory_grows_with_the_limits_and_not_with_the_picture(loaded: LoadedMod
     assert 1.3 < tokens[1] / tokens[0] < 2.5
 
 
+@pytest.mark.parametrize("packing", ["together", "apart", "cut"])
+@pytest.mark.parametrize("num_seqs", [4, 64])
+def test_advice_that_is_said_to_be_enough_is_enough(loaded: LoadedModel, packing: Packing, num_seqs: int) -> None:
+    """Each piece of it is followed, and what the step then takes counted anew."""
+    if packing == "cut" and not loaded.facts.encoder.can_cut_rows:
+        pytest.skip("units of this family are not cut")
+    sizes = {"num_tokens": 1024, "num_patches": 8192, "num_seqs": num_seqs}
+    count = partial(biggest, loaded, packing=packing, num_ranks=2 if packing == "cut" else 1)
+
+    def given(step: StepMemory, free: int) -> MemoryPlan:
+        config = EngineConfig(model="m", gpu_memory_utilization=1, mm_encoder_cache_gb=0)
+        return MemoryPlan(config, [RankMemory("cuda", free, free, 0, step, has_graphs=True)], 0)
+
+    step = count(**sizes).measure()
+    free = given(step, 0).room * -1
+    followed = set()
+    for sixteenth in range(1, 16):
+        needed = free * sixteenth // 16
+        with pytest.raises(UserError) as caught:
+            refuse_sequence(given(step, free), needed_bytes=needed, num_tokens=2, num_fitting=0)
+        enough = caught.value.message.partition("These help")[0]
+        for param, value in re.findall(r"lower max_(\w+) to (\d+)", enough):
+            limit = param.replace("batched_", "")
+            smaller = count(**{**sizes, limit: int(value)}).measure()
+            assert given(smaller, free).budget().num_bytes >= needed, (param, value, sixteenth)
+            followed.add(limit)
+    assert followed, "nothing was ever enough"
+
+
 @pytest.mark.parametrize("family", SAVERS)
 def test_bytes_of_weights(family: str, tmp_path: Path) -> None:
     """They are told a little higher: those of patches are in float64 until they are folded."""
@@ -175,11 +214,16 @@ def test_a_packed_copy_of_tied_embeddings_is_counted(tmp_path: Path, monkeypatch
     assert told("cuda") == small
 
 
+def line(least: int, least_bytes: int, most: int, most_bytes: int) -> Growth:
+    return Growth(((least, least_bytes), (most, most_bytes)))
+
+
 STEP = StepMemory(
-    vision_bytes=600 * MIB,
-    held_bytes=100 * MIB,
-    forward_bytes=400 * MIB,
-    sampling_bytes=100 * MIB,
+    vision=line(4096, 150 * MIB, 16384, 600 * MIB),
+    held=line(4096, 25 * MIB, 16384, 100 * MIB),
+    forward=line(64, 160 * MIB, 2048, 400 * MIB),
+    kept=line(64, 0, 2048, 0),
+    sampling=line(1, 100 * MIB, 64, 100 * MIB),
     is_beside=False,
     num_tokens=2048,
     num_seqs=64,
@@ -198,11 +242,19 @@ def plan(device: Any, free: float, *, ranks: int = 1, item: int = 0, **settings:
 
 def test_peak_is_that_of_encoding_or_of_language_beside_what_is_left_off() -> None:
     assert STEP.peak_bytes == 600 * MIB
-    assert msgspec.structs.replace(STEP, held_bytes=300 * MIB).peak_bytes == 700 * MIB
+    more_held = msgspec.structs.replace(STEP, held=line(4096, 0, 16384, 300 * MIB))
+    assert more_held.peak_bytes == 700 * MIB
     assert msgspec.structs.replace(STEP, is_beside=True).peak_bytes == 1000 * MIB
-    half = STEP.limited(num_tokens=1024, num_seqs=64, num_patches=8192)
-    assert (half.vision_bytes, half.forward_bytes, half.peak_bytes) == (300 * MIB, 200 * MIB, 300 * MIB)
-    assert STEP.limited(num_tokens=1, num_seqs=1, num_patches=1).vision_bytes == 150 * MIB, "a unit always fits"
+
+
+def test_a_smaller_step_is_on_the_line_between_two_that_were_measured() -> None:
+    half = msgspec.structs.replace(STEP, num_tokens=1056, num_patches=8192)
+    assert (half.vision_bytes, half.forward_bytes, half.peak_bytes) == (300 * MIB, 280 * MIB, 330 * MIB)
+    assert msgspec.structs.replace(STEP, num_patches=1).vision_bytes == 150 * MIB, "a unit always fits"
+    assert msgspec.structs.replace(STEP, num_tokens=1).forward_bytes == 160 * MIB
+    growth = Growth(((4, 10), (7, 20), (8, 20), (10, 21)))
+    assert [growth.at(rows) for rows in range(3, 12)] == [10, 10, 14, 17, 20, 20, 21, 21, 21], "rounded up"
+    assert [Growth(((7, 20),)).at(rows) for rows in (6, 7, 8)] == [20, 20, 20]
 
 
 @pytest.mark.parametrize(
@@ -268,13 +320,7 @@ def test_the_refusal_names_what_is_enough_first(
     given: MemoryPlan, needed: int, enough: list[str], others: list[str]
 ) -> None:
     with pytest.raises(UserError) as caught:
-        refuse_sequence(
-            given,
-            cache_bytes=given.budget().num_bytes,
-            needed_bytes=needed * MIB,
-            num_tokens=100,
-            num_fitting=50,
-        )
+        refuse_sequence(given, needed_bytes=needed * MIB, num_tokens=100, num_fitting=50)
     message = caught.value.message
     assert "room for 50 tokens" in message
     assert "2048 tokens, 16384 patches" in message
@@ -284,11 +330,27 @@ def test_the_refusal_names_what_is_enough_first(
     assert caught.value.param is not None
 
 
+@pytest.mark.parametrize("own_gb", [0.0, 0.01, 0.1, 10.0])
+@pytest.mark.parametrize("seen", [0, 1 * MIB, 20 * MIB])
+@pytest.mark.parametrize("needed", [1, 100 * MIB, 999 * MIB])
+def test_the_advised_cache_has_room_for_tokens_beside_images_that_they_attend_to(
+    own_gb: float, seen: int, needed: int
+) -> None:
+    given = replace(plan("cpu", 64, mm_encoder_cache_gb=own_gb), seen_bytes=seen)
+
+    def for_tokens(cache_bytes: int) -> int:
+        return cache_bytes - given.lent_bytes(cache_bytes)
+
+    least = given.with_token_bytes(needed)
+    assert for_tokens(least) >= needed
+    assert for_tokens(least - 2) < needed
+
+
 @pytest.mark.parametrize(
     ("settings", "free", "total", "message"),
     [
         ({}, 3.0, None, None),
-        ({}, 2.9, None, r"of 1 rank take 3.00 GiB, and 2.90 GiB of the host's memory are free; .*bfloat16 takes half\.$"),
+        ({}, 2.9, None, r"1 rank take 3.00 GiB, and 2.90 GiB of the host's memory are free; .*16 takes half\.$"),
         ({"dtype": "float32"}, 1.4, None, "dtype=bfloat16 takes half, which is too much as well"),
         ({"dtype": "bfloat16"}, 2.9, None, "are free; take a smaller model"),
         ({"tensor_parallel_size": 2}, 5.0, None, r"weights of 2 ranks take 6.00 GiB"),

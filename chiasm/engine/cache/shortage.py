@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, NoReturn
 
@@ -12,7 +12,12 @@ from chiasm.config.engine import EngineConfig, MediaConfig
 from chiasm.engine.cache.sizing import MemoryPlan, in_units
 from chiasm.errors import UserError
 
-_LEAST_TOKENS, _LEAST_PIXEL_BYTES = 16, 2**26  # down to which limits are lowered in advice
+_LEAST_PIXEL_BYTES = 2**26  # down to which it is lowered in advice
+_PARAMS = {
+    "num_tokens": "max_num_batched_tokens",
+    "num_patches": "max_num_batched_patches",
+    "num_seqs": "max_num_seqs",
+}  # by what a step calls them
 _UTILIZATIONS = (0.92, 0.95, 0.98)
 
 
@@ -89,15 +94,12 @@ def refuse_step(config: EngineConfig, *, weight_bytes: int, free_bytes: int) -> 
     )
 
 
-def refuse_sequence(
-    plan: MemoryPlan, *, cache_bytes: int, needed_bytes: int, num_tokens: int, num_fitting: int
-) -> NoReturn:
+def refuse_sequence(plan: MemoryPlan, *, needed_bytes: int, num_tokens: int, num_fitting: int) -> NoReturn:
     """Say that a sequence doesn't fit, and what would make it fit: what is enough alone first.
 
     Args:
         plan: what shares the memory.
-        cache_bytes: that the poorest rank has for its KV cache.
-        needed_bytes: that a sequence takes of it.
+        needed_bytes: that a sequence takes of the KV cache of the poorest rank.
         num_tokens: that it must be able to have.
         num_fitting: for which there is room.
 
@@ -105,16 +107,17 @@ def refuse_sequence(
         UserError: always.
     """
     config = plan.config
-    advices = list(_advices(plan, cache_bytes, needed_bytes))
+    advices = list(_advices(plan, needed_bytes))
     if config.max_model_len is not None and num_fitting > 1:
         advices.insert(0, _Advice("max_model_len", f"lower max_model_len to {num_fitting}", is_enough=True))
-    if needed_bytes <= plan.room and (plan.is_on_host or config.kv_cache_memory_bytes is not None):
+    cache_bytes = plan.with_token_bytes(needed_bytes)
+    if cache_bytes <= plan.room and (plan.is_on_host or config.kv_cache_memory_bytes is not None):
         verb = "set" if config.kv_cache_memory_bytes is None else "raise"
-        text = f"{verb} kv_cache_memory_bytes to {needed_bytes}"
+        text = f"{verb} kv_cache_memory_bytes to {cache_bytes}"
         advices.insert(1, _Advice("kv_cache_memory_bytes", text, is_enough=True))
     advices.sort(key=lambda advice: not advice.is_enough)
     raise UserError(
-        f"the KV cache has room for {num_fitting} tokens ({in_units(max(0, cache_bytes))}), and {num_tokens} "
+        f"the KV cache has room for {num_fitting} tokens ({in_units(max(0, plan.token_bytes))}), and {num_tokens} "
         f"must fit ({in_units(needed_bytes)}). Beside the weights {in_units(plan.free_bytes)} are free; "
         f"{plan.in_words()}. {_joined(advices)}.",
         param=advices[0].param if advices else "model",
@@ -129,14 +132,14 @@ def _joined(advices: Sequence[_Advice]) -> str:
     return ". ".join(sentences) or "Take a smaller model"
 
 
-def _advices(plan: MemoryPlan, cache_bytes: int, needed_bytes: int) -> Iterator[_Advice]:
+def _advices(plan: MemoryPlan, needed_bytes: int) -> Iterator[_Advice]:
     """Settings of what else takes memory, each changed until that is enough, or else as far as it goes."""
     if plan.config.kv_cache_memory_bytes is None:
         for changes in (*_smaller_steps(plan), _smaller_encoder_cache(plan), _of_device(plan)):
             best: _Advice | None = None
             for param, text, changed in changes:
-                had = changed.budget().num_bytes
-                if had > cache_bytes:
+                had = changed.token_bytes
+                if had > plan.token_bytes:
                     best = _Advice(param, text, is_enough=had >= needed_bytes)
                 if had >= needed_bytes:
                     break
@@ -152,21 +155,23 @@ _Changes = Iterator[tuple[str, str, MemoryPlan]]
 
 
 def _smaller_steps(plan: MemoryPlan) -> Iterator[_Changes]:
+    """Only tokens are tried at numbers that were measured: between these they aren't on a line."""
     step = plan.memories[0].step
-    limits = {"num_tokens": step.num_tokens, "num_patches": step.num_patches, "num_seqs": step.num_seqs}
-    least = {"num_tokens": _LEAST_TOKENS, "num_patches": step.unit_patches, "num_seqs": 1}
+    measured = [rows for rows, _ in reversed(step.forward.points) if rows < step.num_tokens]
 
-    def changes(limit: str, param: str) -> _Changes:
-        for value in _halvings(limits[limit], least[limit]):
-            smaller = {**limits, limit: value}
+    def changes(limit: str, values: Iterable[int]) -> _Changes:
+        for value in values:
             memories = [
-                msgspec.structs.replace(memory, step=memory.step.limited(**smaller)) for memory in plan.memories
+                msgspec.structs.replace(memory, step=msgspec.structs.replace(memory.step, **{limit: value}))
+                for memory in plan.memories
             ]
-            yield param, f"lower {param} to {value}", replace(plan, memories=memories)
+            param = _PARAMS[limit]
+            config = msgspec.structs.replace(plan.config, **{param: value})
+            yield param, f"lower {param} to {value}", replace(plan, config=config, memories=memories)
 
-    yield changes("num_tokens", "max_num_batched_tokens")
-    yield changes("num_patches", "max_num_batched_patches")
-    yield changes("num_seqs", "max_num_seqs")
+    yield changes("num_tokens", measured)
+    yield changes("num_patches", _halvings(step.num_patches, step.unit_patches))
+    yield changes("num_seqs", _halvings(step.num_seqs, 1))
 
 
 def _smaller_encoder_cache(plan: MemoryPlan) -> _Changes:

@@ -33,11 +33,13 @@ class MemoryPlan:
         memories: of all ranks.
         item_bytes: features of the largest image or slice, for which the encoder cache has always room; 0 where the
             KV cache lends it what it lacks.
+        seen_bytes: keys and values of the largest image that text attends to; 0 where it attends to none.
     """
 
     config: EngineConfig
     memories: Sequence[RankMemory]
     item_bytes: int
+    seen_bytes: int = 0
 
     @property
     def is_on_host(self) -> bool:
@@ -47,7 +49,7 @@ class MemoryPlan:
     @property
     def encoder_bytes(self) -> int:
         """Of the encoder cache of each rank."""
-        return max(round(self.config.mm_encoder_cache_gb * GIB), self.item_bytes)
+        return max(self._own_bytes, self.item_bytes)
 
     @property
     def pixel_bytes(self) -> int:
@@ -88,6 +90,33 @@ class MemoryPlan:
             return CacheBudget(room, "what the rest leaves of free memory")
         reason = f"a quarter of free memory over the ranks, at most {CPU_LIMIT // GIB} GiB"
         return CacheBudget(min(quarter, CPU_LIMIT), reason)
+
+    @property
+    def token_bytes(self) -> int:
+        """What the KV cache of each rank has for tokens."""
+        num_bytes = self.budget().num_bytes
+        return num_bytes - self.lent_bytes(num_bytes)
+
+    def lent_bytes(self, cache_bytes: int) -> int:
+        """Of a KV cache, for keys and values of images that text attends to: what the encoder's cache lacks.
+
+        An image's weigh as much as those of a thousand tokens or more, and sequences keep them to their end: they get
+        half of the KV cache's, or as much as all sequences could use with an image each.
+        """
+        return max(0, min(max(0, cache_bytes) // 2, self._most_seen_bytes) - self._own_bytes)
+
+    def with_token_bytes(self, needed: int) -> int:
+        """The least KV cache that has so much for tokens."""
+        rest = needed - self._own_bytes
+        return max(needed, min(2 * rest, rest + self._most_seen_bytes))
+
+    @property
+    def _own_bytes(self) -> int:
+        return round(self.config.mm_encoder_cache_gb * GIB)
+
+    @property
+    def _most_seen_bytes(self) -> int:
+        return self.config.max_num_seqs * self.seen_bytes
 
     def _check_asked(self, asked: int) -> None:
         most, where = self.room, f"on the GPU beside all else: {self.in_words()}"

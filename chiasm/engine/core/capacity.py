@@ -40,17 +40,17 @@ def decide_capacity(config: EngineConfig, infos: Sequence[RankInfo]) -> Capacity
     """
     facts = infos[0].facts
     poorest = max(infos, key=lambda info: info.block_bytes)
-    own = round(config.mm_encoder_cache_gb * 2**30)
     longest = config.max_model_len or facts.max_position_embeddings
-    item_bytes = 0 if facts.num_cross_layers else _largest_item(facts, longest) * poorest.feature_row_bytes
-    plan = MemoryPlan(config, [info.memory for info in infos], item_bytes)
+    item_bytes = _largest_item(facts, longest) * poorest.feature_row_bytes
+    is_seen = bool(facts.num_cross_layers)
+    memories = [info.memory for info in infos]
+    plan = MemoryPlan(config, memories, 0 if is_seen else item_bytes, item_bytes if is_seen else 0)
     budget = plan.budget()
-    lent = max(0, _seen_bytes(config, poorest, budget.num_bytes) - own)
-    num_fitting = max(0, budget.num_bytes - lent) // poorest.block_bytes
+    num_fitting = max(0, plan.token_bytes) // poorest.block_bytes
     max_model_len, length_reason = _sequence_length(plan, facts, num_fitting, poorest.block_bytes)
     most_useful = config.max_num_seqs * -(-max_model_len // config.block_size)
     num_blocks = min(num_fitting, most_useful)
-    kept = own + lent
+    kept = round(config.mm_encoder_cache_gb * 2**30) + plan.lent_bytes(budget.num_bytes)
     largest_item = _largest_item(facts, max_model_len) * poorest.feature_row_bytes
     memory = num_blocks * poorest.block_bytes
     cache_reason = budget.reason if num_blocks == num_fitting else "all that max_num_seqs can use"
@@ -61,19 +61,6 @@ def decide_capacity(config: EngineConfig, infos: Sequence[RankInfo]) -> Capacity
         f"memory: {plan.in_words()}, KV cache {in_units(memory)}",
     )
     return Capacity(num_blocks, max_model_len, max(kept, largest_item), kept, summary)
-
-
-def _seen_bytes(config: EngineConfig, poorest: RankInfo, cache_bytes: int) -> int:
-    """Memory for keys and values of images that text attends to; what the encoder's cache lacks, the KV cache lends.
-
-    An image's weigh as much as those of a thousand tokens or more, and sequences keep them to their end: they get
-    half of the KV cache's, or as much as all sequences could use with an image each. 0 where features take the
-    place of tokens.
-    """
-    if not poorest.facts.num_cross_layers:
-        return 0
-    most_useful = config.max_num_seqs * poorest.facts.max_unit_tokens * poorest.feature_row_bytes
-    return min(max(0, cache_bytes) // 2, most_useful)
 
 
 def _largest_item(facts: ModelFacts, max_model_len: int) -> int:
@@ -105,7 +92,6 @@ def _sequence_length(plan: MemoryPlan, facts: ModelFacts, num_blocks: int, block
     if cache_tokens < (asked or 2):
         refuse_sequence(
             plan,
-            cache_bytes=plan.budget().num_bytes,
             needed_bytes=-(-(asked or 2) // block_size) * block_bytes,
             num_tokens=asked or 2,
             num_fitting=cache_tokens,

@@ -7,14 +7,13 @@ tensors are only made (``AllocationCounter``). Every rank does this at the same 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from chiasm.engine.runner.allocations import AllocationCounter
 from chiasm.engine.runner.features import place_features
@@ -27,12 +26,13 @@ from chiasm.sampling.rows import SamplingRow
 from chiasm.sampling.sampler import sample
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.sampling import SamplingParams
-from chiasm.schema.wire import StepMemory
+from chiasm.schema.wire import Growth, StepMemory
 from chiasm.vision.units import Piece
 
 # It cuts the whole vocabulary and reports log-probabilities: nothing that can be asked for takes more.
 _SAMPLING = SamplingParams(temperature=1.0, top_p=0.9999, min_p=0.01, logprobs=20, seed=0)
 _COUNTED_SEQUENCES = 4
+_LEAST_TOKENS = 16  # of a step that is worth setting
 
 
 class Meter(Protocol):
@@ -113,6 +113,9 @@ class StepLimits:
 
 
 class _Measured(NamedTuple):
+    """Of a number of rows, the peak and what is held between layers or behind them, in bytes."""
+
+    num_rows: int
     peak: int
     held: int
 
@@ -146,13 +149,19 @@ class BiggestStep:
         """
         unit_rows = self._unit_rows
         num_rows = max(self.limits.num_patches, unit_rows)
-        vision = self._vision(num_rows)
-        forward, sampling = self._language()
+        # The share of a rank is a line only where it is less than all rows, which for few units it is not.
+        vision = (
+            self._vision(num_rows, min(num_rows, self._share(num_rows))),
+            self._vision(unit_rows, self._share(unit_rows)),
+        )
+        language = [self._language(num_tokens) for num_tokens in self._numbers_of_tokens()]
+        sampling = [self._sampling(num_seqs) for num_seqs in (self.limits.num_seqs, 1)]
         return StepMemory(
-            vision_bytes=max(vision.peak, self._gathered_bytes(num_rows)),
-            held_bytes=vision.held,
-            forward_bytes=forward,
-            sampling_bytes=sampling,
+            vision=_growth(vision),
+            held=_growth([one._replace(peak=one.held) for one in vision]),
+            forward=_growth(language),
+            kept=_growth([one._replace(peak=one.held) for one in language]),
+            sampling=_growth(sampling),
             is_beside=self.launch.encoder_stream.is_beside,
             num_tokens=self.limits.num_tokens,
             num_seqs=self.limits.num_seqs,
@@ -180,27 +189,39 @@ class BiggestStep:
             return Piece.whole((shape.tile_side, shape.tile_side))
         return _square(min(self.facts.max_unit_tokens, self.limits.max_model_len), shape.merge_size)
 
-    def _vision(self, num_rows: int) -> _Measured:
-        """Encoding of ``num_rows`` in units as large as there are, whose features are not shared yet."""
+    def _share(self, num_rows: int) -> int:
+        """Most rows of ``num_rows`` that a rank computes.
+
+        Cut, the busiest rank has no more than a fair share and a unit. Of a cut unit it computes some rows, and has
+        all keys and values of a layer: no more than all rows of the unit take.
+        """
+        if self.limits.packing != "cut":
+            return num_rows
+        return -(-num_rows // self.limits.num_ranks) + self._unit_rows
+
+    def _vision(self, num_rows: int, own: int) -> _Measured:
+        """Encoding a rank's ``own`` of ``num_rows``, in units as large as there are, and sharing all features.
+
+        Returned with it is the number of which these units are a rank's own.
+        """
         unit = self._largest_piece()
         if self.limits.packing == "apart":
             # One after another, a layer of each: between layers all hold what they need, within one of them one more.
-            peak, held = self._pass([unit])
-            all_held = held * num_rows // unit.num_rows
-            return _Measured(all_held + peak - held, all_held)
-        own = num_rows
-        if self.limits.packing == "cut":
-            # Cut, the busiest rank has no more than a fair share and a unit. Of a cut unit it computes some rows, and
-            # has all keys and values of a layer: no more than all rows of the unit take.
-            own = min(num_rows, -(-num_rows // self.limits.num_ranks) + unit.num_rows)
-        return self._pass(self._pieces(unit, own))
+            one = self._pass([unit])
+            held = one.held * own // unit.num_rows
+            encoded = _Measured(num_rows, held + one.peak - one.held, held)
+        else:
+            encoded = self._pass(self._pieces(unit, own))
+            if own != num_rows:
+                encoded = encoded._replace(num_rows=(encoded.num_rows - unit.num_rows) * self.limits.num_ranks)
+        return encoded._replace(peak=max(encoded.peak, self._gathered_bytes(num_rows)))
 
     def _pieces(self, unit: Piece, num_rows: int) -> list[Piece]:
         shape = self.facts.encoder
         pieces = [unit] * max(1, num_rows // unit.num_rows)
         rest = (num_rows - len(pieces) * unit.num_rows) // shape.block_rows
         has_one_size = shape.canvas is not None or bool(shape.tile_side)
-        return pieces if has_one_size or rest <= 0 else [*pieces, _square(rest, shape.merge_size)]
+        return pieces if has_one_size or rest <= 0 else [*pieces, _rectangle(rest, shape.merge_size)]
 
     def _pass(self, pieces: Sequence[Piece]) -> _Measured:
         num_pixels = sum(min(piece.num_rows, math.prod(piece.grid)) for piece in pieces)
@@ -211,7 +232,7 @@ class BiggestStep:
             stages = self.model.encode_vision(torch.empty(size, dtype=torch.uint8, device=self.device), pieces)
             for _ in stages:
                 held = max(held, meter.live_bytes)
-        return _Measured(meter.peak_bytes, held)
+        return _Measured(sum(piece.num_rows for piece in pieces), meter.peak_bytes, held)
 
     def _gathered_bytes(self, num_rows: int) -> int:
         """Features of a step while the ranks share them: apart, put together, sent and received."""
@@ -220,9 +241,18 @@ class BiggestStep:
         copies = 2 if self.limits.num_ranks == 1 else 4
         return copies * num_tokens * shape.feature_size * self.dtype.itemsize
 
-    def _language(self) -> tuple[int, int]:
-        """Peaks of a batch of the language model: of its layers, and of choosing tokens."""
-        sequences = self._sequences()
+    def _numbers_of_tokens(self) -> Iterator[int]:
+        """From that of the biggest step down to one for each sequence; by quarters, since each takes time."""
+        num_tokens = self.limits.num_tokens
+        least = max(self.limits.num_seqs, _LEAST_TOKENS)
+        yield num_tokens
+        while num_tokens > least:
+            num_tokens = max(num_tokens // 4, least)
+            yield num_tokens
+
+    def _language(self, num_tokens: int) -> _Measured:
+        """A batch of the language model, in its layers and behind them."""
+        sequences = self._sequences(num_tokens)
         num_rows = sum(sequence.num_new_tokens for sequence in sequences)
         model, limits = self.model, self.limits
         shape = (len(sequences[0].block_ids), limits.block_size, model.num_kv_heads, model.head_dim)
@@ -239,9 +269,10 @@ class BiggestStep:
             deep = None if seen else place_features(embeds, [(0, features)])
             hidden = model.forward(embeds, step.positions, caches, step.batch, deep, seen)
             live = meter.live_bytes
-        return meter.peak_bytes, live + self._sampling(hidden)
+        del hidden
+        return _Measured(num_rows, meter.peak_bytes, live)
 
-    def _sequences(self) -> list[SequenceRows]:
+    def _sequences(self, num_tokens: int) -> list[SequenceRows]:
         """The newest rows of a sequence of full length, and others that decode at the same length.
 
         They share their blocks, in an order that is not that of memory. On a CPU sequences are attended one after
@@ -249,13 +280,13 @@ class BiggestStep:
         """
         limits = self.limits
         length = limits.max_model_len
-        num_seqs = min(limits.num_seqs, limits.num_tokens)
+        num_seqs = min(limits.num_seqs, num_tokens)
         num_decoding = num_seqs - 1
         if self.device.type == "cpu":
             num_together = MOST_KEYS // length if can_attend_single_rows(self.device, self.dtype) else 0
             num_decoding = min(num_decoding, max(_COUNTED_SEQUENCES - 1, num_together))
         block_ids = range(-(-length // limits.block_size))[::-1]
-        left = limits.num_tokens - num_decoding
+        left = num_tokens - num_decoding
         sequences = [SequenceRows(length - min(left, length), min(left, length), block_ids)]
         sequences += [SequenceRows(length - 1, 1, block_ids)] * num_decoding
         while (left := left - length) > 0 and len(sequences) < num_seqs:
@@ -271,10 +302,10 @@ class BiggestStep:
         kept = self.model.keep(torch.empty(size, dtype=self.dtype, device=self.device))
         return [SeenUnits(0, num_rows, (SeenUnit(kept, canvas.num_tiles * canvas.seen_rows),), is_before=False)]
 
-    def _sampling(self, hidden: Tensor) -> int:
-        """Peak of logits and of sampling from them; every row takes as much."""
-        num_seqs = self.limits.num_seqs
+    def _sampling(self, num_seqs: int) -> _Measured:
+        """Logits and sampling from them; every row takes as much."""
         is_counted = self.device.type == "cpu"
+        hidden = self.model.embed_tokens(torch.zeros(1, dtype=torch.int64, device=self.device))
         meter = self._meter()
         with meter:
             last = hidden[torch.zeros(num_seqs, dtype=torch.int64, device=self.device)]
@@ -285,7 +316,12 @@ class BiggestStep:
         choosing: Meter = AllocationCounter(is_computing=True) if is_counted else CudaMeter(self.device)
         with choosing:
             sample(flat, rows, ())
-        return meter.peak_bytes + choosing.peak_bytes * num_seqs // num_sampled
+        return _Measured(num_seqs, meter.peak_bytes + choosing.peak_bytes * num_seqs // num_sampled, 0)
+
+
+def _growth(measured: Sequence[_Measured]) -> Growth:
+    """Of peaks, the largest first; of two for as many rows it is the one that counts."""
+    return Growth(tuple(sorted({one.num_rows: one.peak for one in reversed(measured)}.items())))
 
 
 def _square(num_tokens: int, merge_size: int) -> Piece:
@@ -293,3 +329,9 @@ def _square(num_tokens: int, merge_size: int) -> Piece:
     height = math.isqrt(num_tokens)
     width = -(-num_tokens // height)
     return Piece.whole((height * merge_size, width * merge_size))
+
+
+def _rectangle(num_tokens: int, merge_size: int) -> Piece:
+    """A unit of exactly so many tokens."""
+    height = next(side for side in range(math.isqrt(num_tokens), 0, -1) if num_tokens % side == 0)
+    return Piece.whole((height * merge_size, num_tokens // height * merge_size))

@@ -16,7 +16,7 @@ from chiasm.engine.runner.host_memory import free_host_memory
 from chiasm.engine.runner.launch import Launch
 from chiasm.models.entry import VisionLanguageModel
 from chiasm.schema.facts import ModelFacts
-from chiasm.schema.wire import RankMemory, StepMemory
+from chiasm.schema.wire import RankMemory
 
 # Resident bytes by bytes of tensors on a CPU, where the C library keeps what is freed in between: 1.1 to 2.3 as
 # measured, less with large tensors.
@@ -97,15 +97,8 @@ def measure_memory(config: EngineConfig, rank: LoadedRank) -> RankMemory:
         free_bytes=memory.free,
         weight_bytes=rank.weight_bytes,
         step=step,
-        graph_bytes=_graph_bytes(config, rank, step),
+        has_graphs=rank.launch.decoding is not None,
     )
-
-
-def _graph_bytes(config: EngineConfig, rank: LoadedRank, step: StepMemory) -> int:
-    """Of recorded decode steps, which have a pool of memory of their own: as much as the largest takes."""
-    if rank.launch.decoding is None:
-        return 0
-    return step.forward_bytes * config.max_num_seqs // step.num_tokens
 
 
 def _limits(config: EngineConfig, rank: LoadedRank, free_bytes: int) -> StepLimits:
