@@ -18,6 +18,7 @@ from chiasm.config.engine import EngineConfig, MediaConfig
 from chiasm.dist.group import SOLO
 from chiasm.engine.cache.shortage import refuse_sequence, refuse_weights
 from chiasm.engine.cache.sizing import GIB, MemoryPlan
+from chiasm.engine.core.capacity import decide_capacity
 from chiasm.engine.runner import biggest_step
 from chiasm.engine.runner import memory as rank_memory
 from chiasm.engine.runner.allocations import AllocationCounter
@@ -27,7 +28,7 @@ from chiasm.engine.runner.runner import Runner
 from chiasm.errors import UserError
 from chiasm.models.loader import LoadedModel, load_model, weight_bytes
 from chiasm.models.registry import open_checkpoint
-from chiasm.schema.wire import Growth, RankMemory, StepMemory
+from chiasm.schema.wire import Growth, RankInfo, RankMemory, StepMemory
 from tests.checkpoints.common import SavedModel
 from tests.checkpoints.glm4v import save_glm4v
 from tests.checkpoints.llama4 import save_llama4
@@ -84,9 +85,9 @@ def biggest(
 def test_what_is_counted_without_computing_is_what_computing_takes(
     loaded: LoadedModel, packing: Packing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted = biggest(loaded, packing=packing).measure()
+    counted = biggest(loaded, packing=packing).measure(has_smaller=True)
     monkeypatch.setattr(biggest_step, "AllocationCounter", _ComputingCounter)
-    computed = biggest(loaded, packing=packing).measure()
+    computed = biggest(loaded, packing=packing).measure(has_smaller=True)
     if loaded.facts.model_type in ("llama4", "qwen3_vl_moe", "glm4v_moe"):  # by how unevenly experts are chosen
         assert computed.forward_bytes <= counted.forward_bytes <= 1.5 * computed.forward_bytes
         counted = msgspec.structs.replace(counted, forward=computed.forward)
@@ -106,9 +107,9 @@ def test_counted_memory_is_what_torchs_profiler_measures(
 ) -> None:
     """Independent of the counter: the allocator's own record, in which what operators take inside is seen too."""
     loaded = load_model(qwen2_5_vl.folder, dtype=torch.float32, device=CPU)
-    counted = biggest(loaded).measure()
+    counted = biggest(loaded).measure(has_smaller=True)
     monkeypatch.setattr(biggest_step, "AllocationCounter", _Profiler)
-    measured = biggest(loaded).measure()
+    measured = biggest(loaded).measure(has_smaller=True)
     for name in ("vision_bytes", "forward_bytes"):
         assert getattr(counted, name) == pytest.approx(getattr(measured, name), rel=0.15), name
 
@@ -145,13 +146,13 @@ class _Profiler:
 
 def test_memory_grows_with_the_limits_and_not_with_the_picture(loaded: LoadedModel) -> None:
     """Twice the rows take about twice as much; of units apart only one is in a layer."""
-    unit = biggest(loaded, num_patches=1).measure().unit_patches
-    small, large = (biggest(loaded, num_patches=n * unit).measure() for n in (2, 4))
+    unit = biggest(loaded, num_patches=1).measure(has_smaller=True).unit_patches
+    small, large = (biggest(loaded, num_patches=n * unit).measure(has_smaller=True) for n in (2, 4))
     assert large.vision_bytes == pytest.approx(2 * small.vision_bytes, rel=0.15)
     if loaded.facts.encoder.canvas is None:
-        apart = biggest(loaded, num_patches=4 * unit, packing="apart").measure()
+        apart = biggest(loaded, num_patches=4 * unit, packing="apart").measure(has_smaller=True)
         assert apart.vision_bytes < 0.8 * large.vision_bytes
-    tokens = [biggest(loaded, num_tokens=n).measure().forward_bytes for n in (300, 600)]
+    tokens = [biggest(loaded, num_tokens=n).measure(has_smaller=True).forward_bytes for n in (300, 600)]
     assert 1.3 < tokens[1] / tokens[0] < 2.5
 
 
@@ -168,7 +169,7 @@ def test_advice_that_is_said_to_be_enough_is_enough(loaded: LoadedModel, packing
         config = EngineConfig(model="m", gpu_memory_utilization=1, mm_encoder_cache_gb=0)
         return MemoryPlan(config, [RankMemory("cuda", free, free, 0, step, has_graphs=True)], 0)
 
-    step = count(**sizes).measure()
+    step = count(**sizes).measure(has_smaller=True)
     free = given(step, 0).room * -1
     followed = set()
     for sixteenth in range(1, 16):
@@ -178,7 +179,7 @@ def test_advice_that_is_said_to_be_enough_is_enough(loaded: LoadedModel, packing
         enough = caught.value.message.partition("These help")[0]
         for param, value in re.findall(r"lower max_(\w+) to (\d+)", enough):
             limit = param.replace("batched_", "")
-            smaller = count(**{**sizes, limit: int(value)}).measure()
+            smaller = count(**{**sizes, limit: int(value)}).measure(has_smaller=True)
             assert given(smaller, free).budget().num_bytes >= needed, (param, value, sixteenth)
             followed.add(limit)
     assert followed, "nothing was ever enough"
@@ -392,6 +393,38 @@ def test_a_rank_tells_its_memory(qwen2_5_vl: SavedModel, monkeypatch: pytest.Mon
     assert (memory.step.num_tokens, memory.step.unit_patches) == (64, 4 * small.info().facts.max_unit_tokens)
     assert memory.step.forward_bytes < large.step.forward_bytes
     assert memory.step.unit_patches < large.step.unit_patches
+
+
+@pytest.mark.parametrize("limit", ["tokens", "patches"])
+def test_a_start_that_was_refused_succeeds_as_advised(
+    limit: str, qwen2_5_vl: SavedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where memory is short, ranks count smaller steps too; elsewhere they save the time."""
+    # Of these the other phase takes little, so that a smaller step of the one is enough.
+    sizes = {"max_num_batched_tokens": 2048, "max_num_batched_patches": 64, "max_num_seqs": 1}
+    if limit == "patches":
+        sizes = {"max_num_batched_tokens": 16, "max_num_batched_patches": 16384, "max_num_seqs": 1}
+    settings = {**sizes, "max_model_len": 512, "mm_encoder_cache_gb": 0.0}
+    settings["media"] = msgspec.structs.replace(NO_PIXELS, mm_processor_kwargs={"max_pixels": 12544})
+
+    def start(free_bytes: int, **changes: int) -> RankInfo:
+        monkeypatch.setattr(rank_memory, "free_host_memory", lambda: free_bytes)
+        given = EngineConfig(model=str(qwen2_5_vl.folder), **{**settings, **changes})
+        info = Runner(given, SOLO, CPU, "as asked").info()
+        decide_capacity(given, [info])
+        return info
+
+    ample = start(GIB)
+    assert len(ample.memory.step.forward.points) == len(ample.memory.step.vision.points) == 1
+    needed = 512 // 16 * ample.block_bytes
+    item_bytes = ample.facts.max_unit_tokens * ample.feature_row_bytes
+    free = ample.memory.working_bytes + NO_PIXELS.max_pixel_bytes_in_flight + item_bytes + needed // 2
+    with pytest.raises(UserError) as caught:
+        start(free)
+    enough = caught.value.message.partition("These help")[0]
+    advised = re.findall(rf"lower (max_num_batched_{limit}) to (\d+)", enough)
+    assert advised, caught.value.message
+    start(free, **{advised[0][0]: int(advised[0][1])})
 
 
 def test_the_command_line_says_what_does_not_fit(qwen2_5_vl: SavedModel, capfd: pytest.CaptureFixture[str]) -> None:

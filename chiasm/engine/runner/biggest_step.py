@@ -141,21 +141,24 @@ class BiggestStep:
     dtype: torch.dtype
 
     @torch.inference_mode()
-    def measure(self) -> StepMemory:
+    def measure(self, *, has_smaller: bool) -> StepMemory:
         """Bytes beside weights and caches.
+
+        Args:
+            has_smaller: whether smaller steps are measured too, to be told what they would save.
 
         Raises:
             torch.OutOfMemoryError: if it does not even fit alone.
         """
         unit_rows = self._unit_rows
         num_rows = max(self.limits.num_patches, unit_rows)
-        # The share of a rank is a line only where it is less than all rows, which for few units it is not.
-        vision = (
-            self._vision(num_rows, min(num_rows, self._share(num_rows))),
-            self._vision(unit_rows, self._share(unit_rows)),
-        )
-        language = [self._language(num_tokens) for num_tokens in self._numbers_of_tokens()]
-        sampling = [self._sampling(num_seqs) for num_seqs in (self.limits.num_seqs, 1)]
+        vision = [self._vision(num_rows, min(num_rows, self._share(num_rows)))]
+        if has_smaller:
+            # The share of a rank is a line only where it is less than all rows, which for few units it is not.
+            vision.append(self._vision(unit_rows, self._share(unit_rows)))
+        language = [self._language(num_tokens) for num_tokens in self._numbers_of_tokens(has_smaller=has_smaller)]
+        numbers_of_seqs = (self.limits.num_seqs, 1) if has_smaller else (self.limits.num_seqs,)
+        sampling = [self._sampling(num_seqs) for num_seqs in numbers_of_seqs]
         return StepMemory(
             vision=_growth(vision),
             held=_growth([one._replace(peak=one.held) for one in vision]),
@@ -241,13 +244,13 @@ class BiggestStep:
         copies = 2 if self.limits.num_ranks == 1 else 4
         return copies * num_tokens * shape.feature_size * self.dtype.itemsize
 
-    def _numbers_of_tokens(self) -> Iterator[int]:
-        """From that of the biggest step down to one for each sequence; by quarters, since each takes time."""
+    def _numbers_of_tokens(self, *, has_smaller: bool) -> Iterator[int]:
+        """That of the biggest step, quarters of it if asked, and one for each sequence, as in recorded steps."""
         num_tokens = self.limits.num_tokens
         least = max(self.limits.num_seqs, _LEAST_TOKENS)
         yield num_tokens
-        while num_tokens > least:
-            num_tokens = max(num_tokens // 4, least)
+        while num_tokens > least and (has_smaller or self.launch.decoding is not None):
+            num_tokens = max(num_tokens // 4, least) if has_smaller else least
             yield num_tokens
 
     def _language(self, num_tokens: int) -> _Measured:

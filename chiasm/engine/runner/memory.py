@@ -10,13 +10,13 @@ import torch
 from chiasm.config.engine import EngineConfig
 from chiasm.dist.group import Group
 from chiasm.engine.cache.shortage import refuse_step, refuse_weights
-from chiasm.engine.cache.sizing import CPU_LIMIT
+from chiasm.engine.cache.sizing import CPU_LIMIT, MemoryPlan
 from chiasm.engine.runner.biggest_step import BiggestStep, Packing, StepLimits
 from chiasm.engine.runner.host_memory import free_host_memory
 from chiasm.engine.runner.launch import Launch
 from chiasm.models.entry import VisionLanguageModel
 from chiasm.schema.facts import ModelFacts
-from chiasm.schema.wire import RankMemory
+from chiasm.schema.wire import RankMemory, StepMemory
 
 # Resident bytes by bytes of tensors on a CPU, where the C library keeps what is freed in between: 1.1 to 2.3 as
 # measured, less with large tensors.
@@ -78,27 +78,49 @@ class LoadedRank(NamedTuple):
 
 
 def measure_memory(config: EngineConfig, rank: LoadedRank) -> RankMemory:
-    """Run the biggest step; every rank does so at the same time.
+    """Run the biggest step, and smaller ones where memory is short; every rank does so at the same time.
 
     Raises:
         UserError: if it doesn't fit even without caches.
     """
     memory = device_memory(rank.device, rank.group)
     limits = _limits(config, rank, memory.free)
+    biggest = BiggestStep(rank.model, rank.facts, rank.launch, limits, rank.device, rank.dtype)
     try:
-        step = BiggestStep(rank.model, rank.facts, rank.launch, limits, rank.device, rank.dtype).measure()
+        measured = _rank_memory(rank, memory, biggest.measure(has_smaller=False))
+        if _is_short(config, rank, measured):
+            measured = _rank_memory(rank, memory, biggest.measure(has_smaller=True))
     except torch.OutOfMemoryError:
         refuse_step(config, weight_bytes=rank.weight_bytes, free_bytes=memory.free)
-    if rank.device.type == "cpu":
-        step = step.times(_HEAP_FACTOR)
+    return measured
+
+
+def _rank_memory(rank: LoadedRank, memory: DeviceMemory, step: StepMemory) -> RankMemory:
+    is_on_host = rank.device.type == "cpu"
     return RankMemory(
-        device="cuda" if rank.device.type == "cuda" else "cpu",
+        device="cpu" if is_on_host else "cuda",
         total_bytes=memory.total,
         free_bytes=memory.free,
         weight_bytes=rank.weight_bytes,
-        step=step,
+        step=step.times(_HEAP_FACTOR) if is_on_host else step,
         has_graphs=rank.launch.decoding is not None,
     )
+
+
+def _is_short(config: EngineConfig, rank: LoadedRank, memory: RankMemory) -> bool:
+    """Whether a rank may have too little for one sequence, so that the user must be told what smaller steps save.
+
+    That is decided later, for all ranks together; here it is taken to be so below twice of what is needed.
+    """
+    if config.kv_cache_memory_bytes is not None:
+        return False  # steps take nothing of it
+    facts = rank.facts
+    longest = config.max_model_len or facts.max_position_embeddings
+    item_bytes = min(facts.max_unit_tokens, longest) * facts.encoder.feature_size * rank.dtype.itemsize
+    budget = MemoryPlan(config, [memory] * rank.group.size, item_bytes).budget()
+    needed = (config.max_model_len or 2) + config.block_size
+    is_own = budget.num_bytes < 2 * needed * rank.token_bytes
+    return bool(rank.group.all_reduce(torch.full((1,), float(is_own), device=rank.device)).item() > 0)
 
 
 def _limits(config: EngineConfig, rank: LoadedRank, free_bytes: int) -> StepLimits:
