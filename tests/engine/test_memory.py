@@ -384,6 +384,12 @@ def test_weights_are_refused_before_they_are_read(qwen2_5_vl: SavedModel, monkey
         runner(qwen2_5_vl)
 
 
+def test_a_step_beyond_all_memory_is_refused(qwen2_5_vl: SavedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BiggestStep, "measure", lambda *_, **__: torch.empty(2**55, dtype=torch.uint8))
+    with pytest.raises(UserError, match=r"can't fit: beside its weights, .* the biggest step \(2048 tokens"):
+        runner(qwen2_5_vl).info()
+
+
 def test_a_rank_tells_its_memory(qwen2_5_vl: SavedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_memory, "free_host_memory", lambda: GIB)
     small = runner(qwen2_5_vl, max_num_batched_tokens=64, media=MediaConfig(mm_processor_kwargs={"max_pixels": 3136}))

@@ -90,7 +90,9 @@ def measure_memory(config: EngineConfig, rank: LoadedRank) -> RankMemory:
         measured = _rank_memory(rank, memory, biggest.measure(has_smaller=False))
         if _is_short(config, rank, measured):
             measured = _rank_memory(rank, memory, biggest.measure(has_smaller=True))
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:  # on a CPU torch has no class of its own for it
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
         refuse_step(config, weight_bytes=rank.weight_bytes, free_bytes=memory.free)
     return measured
 
