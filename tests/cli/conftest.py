@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,15 +26,6 @@ class Started:
     async def start_engine(self, config: EngineConfig, chat_template: str | None) -> FakeEngine:
         self.configs.append((config, chat_template))
         return self.engine
-
-
-@pytest.fixture(autouse=True)
-def _log_as_before() -> Iterator[None]:
-    """Commands send the log to standard error; tests after them want it where pytest looks."""
-    logger = logging.getLogger("chiasm")
-    before = (logger.handlers[:], logger.level, logger.propagate)
-    yield
-    logger.handlers[:], logger.level, logger.propagate = before
 
 
 @pytest.fixture
