@@ -57,7 +57,7 @@ def main() -> None:
     videos = [_video(options.frames, options.side, seed) for seed in range(options.videos)]
     with BenchServer(options.folder, *serve_arguments) as server:
         run(server.url, 32, [_video(4, options.side, 1000)], 0.0)
-        quiet, _ = run(server.url, options.tokens // 4, [], 0.0)
+        quiet, _ = run(server.url, options.tokens, [], 0.0)
         beside, about = run(server.url, options.tokens, videos, options.interval)
     for name, gaps in (("without videos", quiet), ("beside videos", beside)):
         parts = ", ".join(f"p{each} {np.percentile(gaps, each):.0f} ms" for each in (50, 90, 99, 100))

@@ -94,6 +94,10 @@ CASES = {
     "others go along where ranks would wait": Case(
         "v0 s0 t0", (claim("v", 4), SMALL, LATER), budget=1, mode="data", num_ranks=2
     ),
+    "a unit for each rank fits any budget": Case("v0 v1", (VIDEO,), budget=1, num_ranks=2),
+    "but no larger one beside the first": Case("s0", (SMALL, VIDEO), budget=1, num_ranks=2),
+    "nor one for each where all ranks share it": Case("v0", (VIDEO,), budget=1, num_ranks=2, mode="weights"),
+    "nor for those that can't start yet": Case("s0", (SMALL,), (LATER,), budget=0.5, num_ranks=2),
     "two ranks do twice as much": Case("v0 v1 v2 v3", (VIDEO,), budget=8, num_ranks=2),
     "whole units take as long as the largest": Case("s0 t0 t1", (SMALL, LATER), budget=4, mode="data", num_ranks=2),
     "what is encoded costs nothing": Case("v2 v3", (VIDEO,), budget=8, ready=frozenset({"v0", "v1"})),

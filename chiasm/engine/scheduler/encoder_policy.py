@@ -4,9 +4,10 @@
 While one does, its next token waits for what is encoded, so a step encodes no more than its budget: a time, by the
 cost model's prediction and how far off it was lately, or a number of patches. What the step reads of prompts is in
 the budget too. ``NUM_RESTS`` steps without the encoder follow, so that most steps, and with them the median
-inter-token latency, are what they would be without images. One unit is always taken up: if it exceeds the budget, it
-goes through the tower a few layers in a step, as many as don't, with rests between. Until it is through nothing else
-is taken up. A layer is never divided. With an infinite budget nobody watches tokens come: there are no rests either.
+inter-token latency, are what they would be without images. One unit is always taken up, and for each other rank one
+that is no larger: if they exceed the budget, they go through the tower a few layers in a step, as many as don't, with
+rests between. Until they are through nothing else is taken up. A layer is never divided. With an infinite budget
+nobody watches tokens come: there are no rests either.
 
 **For whom.** The budget is spent unit by unit. Half of the encoder's time goes to the sequence that came first, so
 that a long video is finished however many small requests come behind it; the other half to the one that has had
@@ -153,6 +154,7 @@ class _Room:
         largest: of its units.
         num_read: tokens of prompts that read what is given out.
         reading: seconds of that.
+        num_abreast: units that are taken up in any case, if none is larger than the first.
         waited_for: seconds of encoding that the step takes anyway, whatever is read.
     """
 
@@ -160,6 +162,7 @@ class _Room:
     seconds: float
     tokens: float
     token_seconds: float
+    num_abreast: int
     total: float = 0.0
     largest: float = 0.0
     num_read: int = 0
@@ -180,6 +183,7 @@ class EncoderPolicy:
         self._limits = limits
         self._model = model
         self._is_even = mode == "weights" or (mode == "auto" and model.shape.can_cut_rows)
+        self._num_abreast = model.num_ranks if mode == "auto" else 1
         self._times = StepTimes()
         self._num_rests = 0
         self._balance = 0.0  # seconds that went to who came first, less those that went to others
@@ -268,7 +272,7 @@ class EncoderPolicy:
                 self._pay_back(left_out, room, grant, is_ready, can_pin)
             if not is_decoding:
                 room.seconds, room.waited_for = 0.0, self._expected(room.total, room.largest)
-            room.tokens, room.token_seconds = inf, 0.0
+            room.tokens, room.token_seconds, room.num_abreast = inf, 0.0, 1
             if grant.units or is_decoding:
                 self._share_out(ahead, room, grant, is_ready, can_keep)
         return self.go_on(grant, 0, is_decoding=is_decoding)
@@ -294,8 +298,9 @@ class EncoderPolicy:
         units = list(grant.units.values())
         works = [self._model.work(unit) for unit in units]
         fitting, reading = self._fitting_share(units), 0.0
-        if self._limits.step_patches is None:
-            reading = grant.num_read * self._times.token_seconds / self._expected_of(units)
+        if self._limits.step_patches is None and grant.num_read:
+            times = self._times
+            reading = (times.fixed_seconds + grant.num_read * times.token_seconds) / self._expected_of(units)
 
         def share(stop: int) -> float:
             return self._model.stages_share(works, start, stop) + (reading if stop == num_stages else 0.0)
@@ -374,10 +379,11 @@ class EncoderPolicy:
         limits, times = self._limits, self._times
         num_readable = min(num_tokens, self._num_readable(0.0, is_decoding=is_decoding))
         if not is_decoding:
-            return _Room(limits.patches, inf, num_readable, 0.0)
+            return _Room(limits.patches, inf, num_readable, 0.0, 1)
         if limits.step_patches is not None:
-            return _Room(min(limits.patches, limits.step_patches), inf, num_readable, 0.0)
-        return _Room(limits.patches, self.step_seconds - times.fixed_seconds, num_readable, times.token_seconds)
+            return _Room(min(limits.patches, limits.step_patches), inf, num_readable, 0.0, 1)
+        left = self.step_seconds - times.fixed_seconds
+        return _Room(limits.patches, left, num_readable, times.token_seconds, self._num_abreast)
 
     def _share_out(
         self, claims: Sequence[Claim], room: _Room, grant: Grant, is_ready: Callable[[str], bool], fits: Fits
@@ -394,7 +400,7 @@ class EncoderPolicy:
             unit = need.unit
             if not is_ready(unit.key) and unit.key not in grant.units:
                 held = {**given, unit.key: unit.num_tokens}
-                if not (fits(held) and self._is_in_budget(need, room, is_first=not grant.units)):
+                if not (fits(held) and self._is_in_budget(need, room, num_units=len(grant.units))):
                     opened.remove(chosen)
                     continue
                 given = held
@@ -420,12 +426,13 @@ class EncoderPolicy:
                 return
             self._give(chosen, unit, room, grant)
 
-    def _is_in_budget(self, need: Need, room: _Room, *, is_first: bool) -> bool:
+    def _is_in_budget(self, need: Need, room: _Room, *, num_units: int) -> bool:
         seconds = self._model.work(need.unit).seconds
+        is_abreast = num_units < room.num_abreast and seconds <= room.largest
         encoding = self._expected(room.total + seconds, max(room.largest, seconds))
         reading = room.reading + need.num_tokens * room.token_seconds
         fits = encoding + reading <= room.seconds or encoding <= room.waited_for
-        return is_first or (need.unit.num_rows <= room.patches and fits)
+        return num_units == 0 or (need.unit.num_rows <= room.patches and (fits or is_abreast))
 
     def _give(self, chosen: _Open, unit: Unit, room: _Room, grant: Grant) -> float:
         """Spend a unit's time on a claim; returns it."""
