@@ -55,8 +55,9 @@ class AnswerParser:
     def feed(self, text: str) -> list[Event]:
         """What more text makes certain."""
         self._buffer += text
-        while self._buffer and self._step():
-            pass
+        goes_on = True
+        while goes_on and self._buffer:
+            goes_on = self._step()
         return self._take_events()
 
     def finish(self) -> list[Event]:
