@@ -9,7 +9,8 @@ import argparse
 import time
 from statistics import median
 
-from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
+from chiasm.engine.scheduler.limits import SchedulerLimits
+from chiasm.engine.scheduler.scheduler import Scheduler
 from chiasm.schema.facts import EncoderRates, EncoderShape
 from chiasm.schema.plan import SampledToken, StepPlan, StepResult
 from chiasm.schema.request import EngineRequest

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
+from chiasm.engine.scheduler.limits import SchedulerLimits
+from chiasm.engine.scheduler.scheduler import Scheduler
 from chiasm.schema.facts import EncoderRates, EncoderShape
 from chiasm.schema.media import MediaItem, PixelRef, Unit
 from chiasm.schema.output import SequenceDelta

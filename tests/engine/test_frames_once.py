@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
+from chiasm.engine.scheduler.limits import SchedulerLimits
+from chiasm.engine.scheduler.scheduler import Scheduler
 from chiasm.schema.media import MediaItem
 from chiasm.schema.request import EngineRequest
 from tests.engine.mirror import ROW_BYTES, MirrorRank, answer_of, image, limits, request, run_until_idle

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chiasm.engine.scheduler.encoder_policy import NUM_RESTS
-from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
+from chiasm.engine.scheduler.limits import SchedulerLimits
+from chiasm.engine.scheduler.scheduler import Scheduler
 from chiasm.schema.plan import StepPlan
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.sampling import SamplingParams
@@ -394,6 +395,17 @@ def test_a_unit_under_way_is_left_off_when_its_last_reader_ends_in_a_rest() -> N
             scheduler.abort(["b"])
             run_until_idle(scheduler, rank)
             assert scheduler._encoder_cache.can_pin({"any": 16}), "no room is reserved"
+
+
+def test_who_has_no_blocks_yet_does_not_make_pictures_wait() -> None:
+    """A text that can't start waits for no token of this step, so the picture beside it needs no budget."""
+    own = limits(num_blocks=12, encoder_step_seconds=1e-12, enable_prefix_caching=False, max_num_batched_tokens=32)
+    scheduler, rank = started(own, request("picture", 44, image(36, ("big", 6)), max_tokens=1))
+    assert step(scheduler, rank).vision is None, "its first chunk ends before the picture"
+    scheduler.add(request("text", 40, max_tokens=1, first_token=300))
+    vision = step(scheduler, rank).vision
+    assert vision is not None
+    assert (vision.start, vision.stop) == (0, SHAPE.num_stages)
 
 
 def test_a_picture_behind_a_long_text_is_begun_once() -> None:

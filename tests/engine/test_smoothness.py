@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from chiasm.engine.scheduler.encoder_policy import WAVE
-from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
+from chiasm.engine.scheduler.limits import SchedulerLimits
+from chiasm.engine.scheduler.scheduler import Scheduler
 from chiasm.schema.facts import EncoderRates
 from chiasm.schema.media import MediaItem, PixelRef, Unit
 from chiasm.schema.plan import StepPlan

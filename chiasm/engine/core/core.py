@@ -17,7 +17,8 @@ from chiasm.engine.core.step_feed import StepFeed
 from chiasm.engine.executor.base import Executor
 from chiasm.engine.executor.inproc import InprocExecutor
 from chiasm.engine.executor.multiproc import MultiprocExecutor
-from chiasm.engine.scheduler.scheduler import Scheduler, SchedulerLimits
+from chiasm.engine.scheduler.limits import SchedulerLimits
+from chiasm.engine.scheduler.scheduler import Scheduler
 from chiasm.errors import UserError
 from chiasm.schema.facts import EncoderRates
 from chiasm.schema.output import EngineStats, SequenceDelta

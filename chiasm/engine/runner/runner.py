@@ -27,12 +27,13 @@ from chiasm.engine.runner.memory import LoadedRank, check_weights, measure_memor
 from chiasm.engine.runner.profiler import RankProfiler
 from chiasm.engine.runner.records import SequenceRecord
 from chiasm.engine.runner.steps import DeviceStep, HostStep
-from chiasm.models.entry import SeenUnit, SeenUnits
+from chiasm.models.entry import SeenUnit, SeenUnits, VisionLanguageModel
 from chiasm.models.loader import load_model, weight_bytes
-from chiasm.models.registry import open_checkpoint
+from chiasm.models.registry import Checkpoint, open_checkpoint
 from chiasm.multimodal.bounds import served_facts
 from chiasm.multimodal.pixels import read_rows
 from chiasm.ops.paged_attention import KVCache, SequenceRows
+from chiasm.ops.varlen import SegmentKernel
 from chiasm.sampling.sampler import sample
 from chiasm.schema.facts import EncoderRates
 from chiasm.schema.plan import SampledToken, ScheduledRequest, StepPlan, StepResult, VisionStep
@@ -69,24 +70,12 @@ class Runner:
         self._dtype = choose_dtype(config.dtype, device.type)
         self._device_reason = device_reason
         self.profiler = RankProfiler(group.rank, device)
-        dtype = torch_dtype(self._dtype.value)
         self._is_encoder_sharded = config.mm_encoder_tp_mode == "weights"
-        vision_group = group if self._is_encoder_sharded else SOLO
         checkpoint = open_checkpoint(Path(config.model))
         self._facts = served_facts(checkpoint.facts, config.media)
-        self._weight_bytes = weight_bytes(
-            checkpoint, dtype=dtype, device=device, text_group=group, vision_group=vision_group
-        )
-        check_weights(config, self._weight_bytes, device, group)
+        dtype = torch_dtype(self._dtype.value)
         segments = tower_kernel(checkpoint.facts.encoder, device, dtype)
-        self._model = load_model(
-            checkpoint,
-            dtype=dtype,
-            device=device,
-            text_group=group,
-            vision_group=vision_group,
-            segment_kernel=segments.kernel,
-        ).model
+        self._weight_bytes, self._model = self._load(checkpoint, segments.kernel)
         self._launch = choose_launch(
             self._model,
             tower_reason=segments.reason,
@@ -124,6 +113,24 @@ class Runner:
         )
         graphs.record(CudaRecorder(self._device))
         return graphs
+
+    def _load(self, checkpoint: Checkpoint, segment_kernel: SegmentKernel) -> tuple[int, VisionLanguageModel]:
+        """The weights' bytes, known before there are any, and the model."""
+        vision_group = self._group if self._is_encoder_sharded else SOLO
+        dtype, device = torch_dtype(self._dtype.value), self._device
+        num_bytes = weight_bytes(
+            checkpoint, dtype=dtype, device=device, text_group=self._group, vision_group=vision_group
+        )
+        check_weights(self._config, num_bytes, device, self._group)
+        loaded = load_model(
+            checkpoint,
+            dtype=dtype,
+            device=device,
+            text_group=self._group,
+            vision_group=vision_group,
+            segment_kernel=segment_kernel,
+        )
+        return num_bytes, loaded.model
 
     def _make_unit_encoder(self) -> UnitEncoder:
         graphs = self._encoder_graphs

@@ -15,17 +15,16 @@ from itertools import islice
 
 import msgspec
 
-from chiasm.config.engine import EncoderMode
 from chiasm.engine.cache.block_pool import BlockPool
 from chiasm.engine.cache.encoder_cache import EncoderCache
 from chiasm.engine.scheduler.budget import StepBudget, VisionReach
 from chiasm.engine.scheduler.counters import Counters
 from chiasm.engine.scheduler.encoder_policy import Claim, EncoderLimits, EncoderPolicy, Grant
 from chiasm.engine.scheduler.finish import finish_of
+from chiasm.engine.scheduler.limits import SchedulerLimits
 from chiasm.engine.scheduler.sequence import Sequence
-from chiasm.engine.scheduler.turn import Turn, claim_of, turn_of
+from chiasm.engine.scheduler.turn import Turn, charge, claim_of, turn_of
 from chiasm.engine.scheduler.vision_work import VisionWork
-from chiasm.schema.facts import EncoderRates, EncoderShape
 from chiasm.schema.media import Unit
 from chiasm.schema.output import EngineStats, SequenceDelta
 from chiasm.schema.plan import (
@@ -37,29 +36,6 @@ from chiasm.schema.plan import (
 )
 from chiasm.schema.request import EngineRequest
 from chiasm.vision.cost import CostModel
-
-
-class SchedulerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers that a scheduler decides by; see ``EngineConfig`` for their meaning."""
-
-    num_blocks: int
-    block_size: int
-    max_model_len: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_num_batched_patches: int
-    encoder_step_seconds: float | None
-    encoder_step_patches: int | None
-    feature_row_bytes: int
-    encoder_cache_bytes: int
-    encoder_kept_bytes: int
-    enable_prefix_caching: bool
-    num_ranks: int
-    encoder_mode: EncoderMode
-    min_units_per_rank: int
-    encoder: EncoderShape
-    encoder_rates: EncoderRates
-    eos_token_ids: tuple[int, ...]
 
 
 class Scheduler:
@@ -132,10 +108,12 @@ class Scheduler:
         """Decide the next step; every sequence in it has at least one token to compute."""
         started: list[StartedRequest] = []
         scheduled: list[ScheduledRequest] = []
-        claims, ahead = self._claims()
+        found = self._found_tokens()
+        sequences = self._with_place(found)
+        claims, ahead = self._claims(sequences, found)
         self._encoder_cache.keep_ahead_only({need.unit.key for claim in (*claims, *ahead) for need in claim.needs})
         self._is_decoding = self._num_decoding() > 0
-        turn = self._turn(claims, ahead)
+        turn = self._turn(sequences, claims, ahead)
         self._has_followers = False
         grant = self._grant(turn)
         holds = turn.holds(lambda key: key in self._encoder_cache or key in self._through(grant))
@@ -147,7 +125,7 @@ class Scheduler:
         budget.keep_ahead(self._encoder_cache)
         vision = part or self._vision.whole(list(budget.units.values()), grant)
         if vision is not None and vision.start == 0:
-            self._charge(vision.plan.units, grant, turn)
+            charge(vision.plan.units, grant, turn, self._by_id)
         self._held = turn.waiting
         plan = StepPlan(
             step=self._counters.totals.steps,
@@ -226,14 +204,10 @@ class Scheduler:
     def _num_decoding(self) -> int:
         return sum(sequence.is_decoding for sequence in self._running)
 
-    def _turn(self, claims: Seq[Claim], ahead: Seq[Claim]) -> Turn:
+    def _turn(self, sequences: Seq[Sequence], claims: Seq[Claim], ahead: Seq[Claim]) -> Turn:
         """Who waits for whom, of those that run or find a place beside them."""
         if self._is_decoding:
             return Turn(claims, ahead, is_awaited=True)
-        names = {claim.request_id for claim in ahead}
-        num_places = self._limits.max_num_seqs - len(self._running)
-        waiting = islice(self._waiting, num_places)
-        sequences = [*self._running, *(one for one in waiting if one.request_id not in names)]
         turn = turn_of(
             sequences,
             claims,
@@ -247,54 +221,38 @@ class Scheduler:
                 sequence.waits_until = self._num_arrived - 1
         return turn
 
-    def _claims(self) -> tuple[list[Claim], list[Claim]]:
-        """Of sequences that run or find a place beside them, and of those behind them."""
-        limits = self._limits
+    def _found_tokens(self) -> dict[str, int]:
+        """Tokens that the prefix cache has of those that wait and might start, by name."""
+        waiting = islice(self._waiting, self._limits.max_num_seqs)
+        return {one.request_id: len(self._find_cached(one)) * self._limits.block_size for one in waiting}
 
-        def claim(sequence: Sequence, start: int) -> Claim:
-            return claim_of(sequence, start, limits.max_num_batched_tokens, self._encoder_cache)
+    def _with_place(self, found: Mapping[str, int]) -> list[Sequence]:
+        """Those that run, and those that can start beside them: places and blocks go in order."""
+        limits, num_free = self._limits, self._blocks.num_free
+        sequences = list(self._running)
+        for sequence in islice(self._waiting, limits.max_num_seqs - len(sequences)):
+            num_tokens = sequence.num_uncomputed_tokens - found[sequence.request_id]
+            num_free -= -(-min(num_tokens, limits.max_num_batched_tokens) // limits.block_size)
+            if num_free < 0:
+                break
+            sequences.append(sequence)
+        return sequences
 
-        running = [
-            claim(sequence, sequence.num_computed_tokens)
+    def _claims(self, sequences: Seq[Sequence], found: Mapping[str, int]) -> tuple[list[Claim], list[Claim]]:
+        """Of those that run or find a place beside them, and of those behind them."""
+        num_running = len(self._running)
+        behind = islice(self._waiting, len(sequences) - num_running, self._limits.max_num_seqs)
+        own = [
+            self._claim(sequence, sequence.num_computed_tokens)
             for sequence in self._running
             if not sequence.is_decoding  # its units are read, or kept
         ]
-        starts = [
-            (sequence, len(self._find_cached(sequence)) * limits.block_size)
-            for sequence in islice(self._waiting, limits.max_num_seqs)
-        ]
-        num_places = self._num_places(starts)
-        waiting = [claim(sequence, start) for sequence, start in starts]
-        claims, ahead = running + waiting[:num_places], waiting[num_places:]
-        return [one for one in claims if one.needs], [one for one in ahead if one.needs]
+        own += [self._claim(sequence, found[sequence.request_id]) for sequence in sequences[num_running:]]
+        ahead = [self._claim(sequence, found[sequence.request_id]) for sequence in behind]
+        return [one for one in own if one.needs], [one for one in ahead if one.needs]
 
-    def _num_places(self, starts: Iterable[tuple[Sequence, int]]) -> int:
-        """How many of those that wait can start now, by the tokens that the prefix cache has of them."""
-        limits, num_free, number = self._limits, self._blocks.num_free, 0
-        for sequence, start in starts:
-            num_tokens = min(sequence.num_uncomputed_tokens - start, limits.max_num_batched_tokens)
-            num_free -= -(-num_tokens // limits.block_size)
-            if num_free < 0 or len(self._running) + number == limits.max_num_seqs:
-                break
-            number += 1
-        return number
-
-    def _charge(self, units: Iterable[Unit], grant: Grant, turn: Turn) -> None:
-        """Count what is encoded: for whom it was taken up, and for all whose first token can't come without it."""
-        keys = {unit.key for unit in units}
-        joined = {claim.request_id for claim in turn.claims}
-        owed = 0.0
-        for key in keys:
-            asked_by = self._by_id[grant.asked_by[key]]
-            asked_by.encoder_seconds += grant.seconds[key]
-            owed += grant.seconds[key] * (asked_by.request_id in joined)
-            if turn.left_out is not None and asked_by.request_id == turn.left_out.request_id:
-                asked_by.owed_seconds -= grant.seconds[key]
-        if turn.left_out is not None:
-            self._by_id[turn.left_out.request_id].owed_seconds += owed
-        for sequence in self._by_id.values():
-            if sequence.num_output_tokens == 0:
-                sequence.own_seconds += sum(grant.seconds[key] for key in keys & sequence.unit_keys)
+    def _claim(self, sequence: Sequence, start: int) -> Claim:
+        return claim_of(sequence, start, self._limits.max_num_batched_tokens, self._encoder_cache)
 
     def _leave_off_unwanted(self) -> None:
         items = (item for sequence in self._by_id.values() for item in sequence.request.items)

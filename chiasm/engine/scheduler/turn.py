@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from chiasm.engine.cache.encoder_cache import EncoderCache
-from chiasm.engine.scheduler.encoder_policy import Claim, EncoderPolicy, Need, Wait
+from chiasm.engine.scheduler.encoder_policy import Claim, EncoderPolicy, Grant, Need, Wait
 from chiasm.engine.scheduler.sequence import Sequence
+from chiasm.schema.media import Unit
 
 
 def claim_of(sequence: Sequence, start: int, num_tokens: int, cache: EncoderCache) -> Claim:
@@ -90,8 +91,7 @@ def turn_of(
     lacking = [claim for claim in claims if not all(need.unit.key in cache for need in claim.needs)]
     names = {claim.request_id for claim in lacking}
     able = [sequence for sequence in sequences if sequence.request_id not in names]
-    newest = min((one.waits_until for one in able if one.waits_until is not None), default=None)
-    came_with = {one.request_id for one in sequences if newest is None or one.arrival <= newest}
+    came_with = _came_with(able, sequences)
     wave = policy.wave(
         [claim for claim in lacking if claim.request_id in came_with],
         [_wait_of(sequence, policy) for sequence in able],
@@ -112,6 +112,36 @@ def turn_of(
     )
 
 
+def _came_with(able: Seq[Sequence], sequences: Seq[Sequence]) -> set[str]:
+    """Those that had come when the first of the able ones began to wait; all where none has."""
+    newest = min((one.waits_until for one in able if one.waits_until is not None), default=None)
+    return {one.request_id for one in sequences if newest is None or one.arrival <= newest}
+
+
 def _wait_of(sequence: Sequence, policy: EncoderPolicy) -> Wait:
     own = sequence.own_seconds and policy.seconds_alone(sequence.own_seconds, sequence.num_prompt_tokens)
     return Wait(own, sequence.waited_seconds)
+
+
+def charge(units: Iterable[Unit], grant: Grant, turn: Turn, sequences: Mapping[str, Sequence]) -> None:
+    """Count what is encoded: for whom it was taken up, and for all whose first token can't come without it.
+
+    Args:
+        units: that are begun.
+        grant: of which they are.
+        turn: that it was made for.
+        sequences: all, by name.
+    """
+    keys = {unit.key for unit in units}
+    joined = {claim.request_id for claim in turn.claims}
+    left_out = turn.left_out.request_id if turn.left_out else None
+    for key in keys:
+        name, seconds = grant.asked_by[key], grant.seconds[key]
+        sequences[name].encoder_seconds += seconds
+        if left_out == name:
+            sequences[name].owed_seconds -= seconds
+        elif left_out is not None and name in joined:
+            sequences[left_out].owed_seconds += seconds
+    for sequence in sequences.values():
+        if sequence.num_output_tokens == 0:
+            sequence.own_seconds += sum(grant.seconds[key] for key in keys & sequence.unit_keys)
