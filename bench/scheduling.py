@@ -9,26 +9,17 @@ import argparse
 import time
 from statistics import median
 
+from chiasm.bench.checkpoint import checkpoint_shape
+from chiasm.config.built_in import BUILT_IN_FOLDER
 from chiasm.engine.scheduler.limits import SchedulerLimits
 from chiasm.engine.scheduler.scheduler import Scheduler
-from chiasm.schema.facts import EncoderRates, EncoderShape
+from chiasm.schema.facts import EncoderRates
 from chiasm.schema.plan import SampledToken, StepPlan, StepResult
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.sampling import SamplingParams
 
 _BLOCK_SIZE = 16
 _PROMPT_TOKENS = 256
-_SHAPE = EncoderShape(
-    hidden_size=8,
-    intermediate_size=16,
-    mlp_matrices=3,
-    num_layers=4,
-    full_attention_layers=(1, 3),
-    num_heads=2,
-    feature_size=8,
-    merge_size=2,
-    window_blocks=2,
-)
 _RATES = EncoderRates(1e-6, 1e-9, 1e-9, 1e-6, 1e-9, 4, can_overlap=False, packs_units=False)
 
 
@@ -50,7 +41,7 @@ def limits(num_sequences: int, num_tokens: int) -> SchedulerLimits:
         num_ranks=1,
         encoder_mode="auto",
         min_units_per_rank=0,
-        encoder=_SHAPE,
+        encoder=checkpoint_shape(str(BUILT_IN_FOLDER)),
         encoder_rates=_RATES,
         eos_token_ids=(),
     )

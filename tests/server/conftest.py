@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from tests.server.fake_engine import FakeEngine
-from tests.server.running import RunningServer
+from tests.server.running import RunningServer, as_new, client_of
 
 
 @pytest.fixture(scope="session")
@@ -20,9 +20,8 @@ def _shared_server() -> Iterator[RunningServer]:
 @pytest.fixture
 def server(_shared_server: RunningServer) -> Iterator[RunningServer]:
     """A running server whose engine is as new; a test must leave nothing behind in the engine."""
-    _shared_server.engine.reset()
-    yield _shared_server
-    assert _shared_server.engine.is_idle
+    with as_new(_shared_server):
+        yield _shared_server
 
 
 @pytest.fixture
@@ -34,5 +33,5 @@ def engine(server: RunningServer) -> FakeEngine:
 @pytest.fixture
 def client(server: RunningServer) -> Iterator[openai.OpenAI]:
     """OpenAI's client, unmodified."""
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
+    with client_of(server) as client:
         yield client

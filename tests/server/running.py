@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 import httpx2
+import openai
 import uvicorn
 
 from chiasm.config.server import ServerConfig
@@ -88,3 +90,16 @@ def wait_until(condition: Callable[[], bool], seconds: float = 5) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.002)
+
+
+@contextmanager
+def as_new(server: RunningServer) -> Iterator[None]:
+    """A test in which the server's engine is as new, and that must leave nothing behind in it."""
+    server.engine.reset()
+    yield
+    assert server.engine.is_idle
+
+
+def client_of(server: RunningServer) -> openai.OpenAI:
+    """OpenAI's client, unmodified."""
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0)

@@ -17,7 +17,7 @@ from chiasm.errors import UserError
 from chiasm.schema.chat import AddedToken
 from chiasm.schema.structured import Thinking
 from tests.server.fake_engine import FakeEngine
-from tests.server.running import RunningServer
+from tests.server.running import RunningServer, as_new, client_of
 from tests.server.test_chat import events_of
 
 WEATHER: dict[str, Any] = {
@@ -44,10 +44,9 @@ def _tool_server() -> Iterator[RunningServer]:
 
 @pytest.fixture
 def tool_server(_tool_server: RunningServer) -> Iterator[RunningServer]:
-    _tool_server.engine.reset()
-    _tool_server.engine.added_tokens = {}
-    yield _tool_server
-    assert _tool_server.engine.is_idle
+    with as_new(_tool_server):
+        _tool_server.engine.added_tokens = {}
+        yield _tool_server
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ def tool_engine(tool_server: RunningServer) -> FakeEngine:
 
 @pytest.fixture
 def tool_client(tool_server: RunningServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{tool_server.url}/v1", api_key="unused", max_retries=0) as client:
+    with client_of(tool_server) as client:
         yield client
 
 
