@@ -6,7 +6,7 @@ MODEL ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test device-check lint types imports format clean
+.PHONY: help install serve test device-check docs lint types imports format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 22
@@ -27,6 +27,9 @@ test: install ## Run all tests that need no GPU
 
 device-check: install ## On a machine with a GPU: is everything right on it, and how fast is it? About 7 minutes
 	$(BIN)/python -m bench.device_check $(ARGS)
+
+docs: install ## Write docs/reference anew from the code
+	$(BIN)/python -m apidocs
 
 lint: install ## Check style with ruff
 	$(BIN)/ruff check .

@@ -30,7 +30,27 @@ _Dict = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is N
 
 
 class GenerationRequest(BaseModel):
-    """What both ways of asking have in common. Fields left out or null take the server's defaults."""
+    """What both ways of asking have in common. Fields left out or null take the server's defaults.
+
+    Decoding parameters are described by ``SamplingParams``, which has the same names; only what differs is said here.
+
+    Attributes:
+        model: one of the served names; left out, the first.
+        max_tokens: longest answer in tokens. Left out: what the checkpoint recommends, else what the context holds,
+            and 16 for ``/v1/completions``.
+        stream: send the answer as server-sent events while it is made, and ``[DONE]`` after them.
+        stream_options: ``include_usage`` ends a stream with an event of the usage; beside it
+            ``continuous_usage_stats`` has the usage so far in every event. Only with ``stream``.
+        cache_salt: prompts share cached blocks only with prompts of the same salt.
+        response_format: ``{"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}``,
+            ``{"type": "json_object"}`` or ``{"type": "text"}``.
+        structured_outputs: one of ``json``, ``regex``, ``choice``, ``grammar`` and ``json_object``.
+        guided_json: the answer is JSON of this schema.
+        guided_regex: the answer matches this expression.
+        guided_choice: the answer is one of these texts.
+        guided_grammar: the answer is a text of this grammar.
+        guided_json_object: the answer is a JSON object.
+    """
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False, hide_input_in_errors=True)
 
@@ -83,7 +103,28 @@ class GenerationRequest(BaseModel):
 
 
 class ChatRequest(GenerationRequest):
-    """Body of ``/v1/chat/completions``."""
+    """A conversation that is to go on.
+
+    Attributes:
+        messages: each with a ``role`` and ``content``: a text, or a list of parts. A part is ``{"type": "text",
+            "text": ...}``, ``{"type": "image_url", "image_url": {"url": ...}}`` or ``{"type": "video_url",
+            "video_url": {"url": ...}}``. Assistants' messages may have ``tool_calls``, those of the role ``tool`` a
+            ``tool_call_id``.
+        max_completion_tokens: goes before ``max_tokens``.
+        logprobs: tell the log-probability of each token of the answer.
+        top_logprobs: how many of the likeliest tokens are told in its place. Only with ``logprobs``.
+        add_generation_prompt: end the prompt with the head of an answer; the default, unless
+            ``continue_final_message`` is set.
+        continue_final_message: go on with the last message instead.
+        chat_template_kwargs: further names for the checkpoint's template, such as ``enable_thinking``.
+        mm_processor_kwargs: ``min_pixels`` and ``max_pixels`` of a picture or a frame, within the server's.
+        media_io_kwargs: how videos are sampled: ``{"video": {"fps": 1}}`` or ``{"video": {"num_frames": 32}}``, of
+            which -1 takes all frames.
+        tools: functions that the model may call.
+        tool_choice: ``auto``, ``none``, ``required``, or ``{"type": "function", "function": {"name": ...}}``; left
+            out, ``auto`` where there are tools.
+        parallel_tool_calls: false gives the first call only.
+    """
 
     messages: list[Any] = Field(min_length=1, max_length=MAX_MESSAGES, json_schema_extra={"items": MESSAGE_SCHEMA})
     max_completion_tokens: _PositiveInt | None = None
@@ -109,7 +150,13 @@ class ChatRequest(GenerationRequest):
 
 
 class CompletionRequest(GenerationRequest):
-    """Body of ``/v1/completions``. ``prompt`` is a string, a list of strings, token ids, or lists of token ids."""
+    """A text that is to go on.
+
+    Attributes:
+        prompt: a text, token ids, or a list of either, each of which is answered.
+        echo: put the prompt before its answer.
+        logprobs: how many of the likeliest tokens to tell at each token; left out, no log-probabilities.
+    """
 
     prompt: Any = Field(json_schema_extra=PROMPT_SCHEMA)
     echo: bool | None = None
