@@ -22,8 +22,8 @@ from chiasm.server.middleware import OPEN_PATHS
 from chiasm.server.state import ServerState
 
 _INTRO = """What clients post and get. How the endpoints behave is told in [serving.md](../serving.md),
-[tools.md](../tools.md) and [structured-outputs.md](../structured-outputs.md). `GET /openapi.json` has this in the form
-of OpenAPI.
+[tools.md](../tools.md) and [structured-outputs.md](../structured-outputs.md). `GET /openapi.json` gives OpenAPI's form
+of this page.
 
 - With `--api-key`, requests bring `Authorization: Bearer KEY`; {open_paths} need none.
 - Every answer has an `X-Request-Id`: the client's, or one of ours.

@@ -1,4 +1,4 @@
-"""What the README shows works as it stands there."""
+"""What the README and the quick start show works as it stands there."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ import pytest
 from PIL import Image
 
 from tests.e2e.servers import Server, data_url, image_message
+from tests.multimodal.videos import encode_video, make_frames
 
 _ROOT = Path(__file__).parents[2]
-_BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", (_ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+QUICKSTART = "docs/quickstart.md"
 SHOWN = re.findall(r"^\| !\[\]\((\S+)\) \| (.+\?) \| (.+) \|$", (_ROOT / "README.md").read_text("utf-8"), re.M)
 ANSWER = SHOWN[0][2]
 """All commands ask what the first line of the table shows."""
 
 
-def block(first_words: str) -> str:
-    """The one block of code that begins so."""
-    [code] = [code for _, code in _BLOCKS if code.startswith(first_words)]
+def block(first_words: str, page: str = "README.md") -> str:
+    """The one block of code on a page that begins so."""
+    text = (_ROOT / page).read_text(encoding="utf-8")
+    [code] = [code for code in re.findall(r"^```\w*\n(.*?)^```$", text, re.M | re.S) if code.startswith(first_words)]
     return code
 
 
@@ -50,6 +52,28 @@ def test_openai_client(server: Server) -> None:
 
 def test_offline_api() -> None:
     assert run([sys.executable, "-c", block("from PIL")]).strip() == ANSWER
+
+
+def test_curl_of_the_quick_start(server: Server) -> None:
+    command = block("curl ", QUICKSTART).replace("http://127.0.0.1:8000", server.url)
+    events = run(["bash", "-c", command])
+    assert f'"content":"{ANSWER}"' in events
+    assert '"completion_tokens":2' in events
+    assert events.rstrip().endswith("data: [DONE]")
+
+
+def test_openai_client_of_the_quick_start(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "clip.mp4").write_bytes(encode_video(make_frames(8, 60, 90), fps=4))
+    code = "\n".join(block(words, QUICKSTART) for words in ("import base64", "one_of = ", "line = "))
+    code = code.replace("http://127.0.0.1:8000", server.url).replace("clip.mp4", str(tmp_path / "clip.mp4"))
+    streamed, choice, shaped, number, details, _about_the_clip = run([sys.executable, "-c", code]).splitlines()
+    assert [streamed, choice, shaped, number] == [ANSWER, ANSWER, f'{{ "bar" : "{ANSWER}" }}', SHOWN[1][2]]
+    assert "image_tokens=" in details
+
+
+def test_offline_api_of_the_quick_start() -> None:
+    printed = run([sys.executable, "-c", block("from PIL", QUICKSTART)]).split()
+    assert printed == [ANSWER, SHOWN[2][2]]
 
 
 def test_generate() -> None:

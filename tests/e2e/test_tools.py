@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -13,6 +15,7 @@ from PIL import Image
 
 from tests.checkpoints.common import CHAT_TEMPLATE, SavedModel
 from tests.e2e.servers import Server, data_url, image_message
+from tests.e2e.test_readme import QUICKSTART, block, run
 
 TEMPLATE = "{% for tool in tools or [] %}<tools>{{ tool | tojson }}</tools>\n{% endfor %}" + CHAT_TEMPLATE
 PAINT: dict[str, Any] = {
@@ -58,6 +61,13 @@ def client(server: Server) -> openai.OpenAI:
 
 def model(client: openai.OpenAI) -> str:
     return client.models.list().data[0].id
+
+
+def test_quick_start(server: Server) -> None:
+    code = "\n".join(block(words, QUICKSTART) for words in ("import base64", "weather = "))
+    code = code.replace("http://127.0.0.1:8000", server.url).replace("stream=True", "stream=True, max_tokens=4")
+    calls = re.findall(r"^weather (.*)$", run([sys.executable, "-c", code]), re.M)
+    assert json.loads(calls[0])["city"] in ("Rome", "Oslo")
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "paint"}}])
