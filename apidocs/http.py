@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, cast, get_type_hints
+from typing import Any, TypeVar, cast
 
 import httpx2
 import msgspec
@@ -16,14 +16,13 @@ from apidocs.markdown import anchor, code, meaning, page, prose, table
 from apidocs.schemas import limit_of, type_of
 from chiasm.config.server import ServerConfig
 from chiasm.schema.sampling import SamplingParams
+from chiasm.server import ranks
 from chiasm.server.app import create_app
-from chiasm.server.errors import ErrorBody, ErrorInfo
 from chiasm.server.middleware import OPEN_PATHS
 from chiasm.server.state import ServerState
 
-_INTRO = """What clients post and get. How the endpoints behave is told in [serving.md](../serving.md),
-[tools.md](../tools.md) and [structured-outputs.md](../structured-outputs.md). `GET /openapi.json` gives OpenAPI's form
-of this page.
+_INTRO = """What clients post and get; `GET /openapi.json` has it for programs. How the endpoints behave is told in
+[serving.md](../serving.md), [tools.md](../tools.md) and [structured-outputs.md](../structured-outputs.md).
 
 - With `--api-key`, requests bring `Authorization: Bearer KEY`; {open_paths} need none.
 - Every answer has an `X-Request-Id`: the client's, or one of ours.
@@ -31,22 +30,25 @@ of this page.
 - Unknown fields are ignored, with a line in the log; those that are known and not served are refused by name."""
 _ANSWERS = "The bodies of answers and the events of streams."
 
-Models = Mapping[str, type[BaseModel]]
+Schema = Mapping[str, Any]
+Kind = TypeVar("Kind")
 
 
 def http_page() -> str:
     """The page."""
-    document = openapi_document()
-    models = {kind.__name__: kind for kind in _below(BaseModel) if kind.__module__.startswith("chiasm.server.")}
-    operations = [
-        (f"{method.upper()} {path}", operation)
-        for path, methods in document["paths"].items()
+    operations = {
+        f"{method.upper()} {path}": operation
+        for path, methods in openapi_document()["paths"].items()
         for method, operation in methods.items()
-    ]
+    }
+    homes = {model: name for name, operation in operations.items() for model, _ in _bodies(operation) if model}
+    shared: dict[type[BaseModel], Schema] = {}
+    for operation in operations.values():
+        for model, schema in _bodies(operation):
+            shared |= {base: schema for base in _bases(model) if base not in homes}
     parts = [_INTRO.format(open_paths=", ".join(code(path) for path in sorted(OPEN_PATHS)))]
-    shared: dict[type[BaseModel], dict[str, Any]] = {}
-    for name, operation in operations:
-        parts += [f"## {name}", *_operation(operation, models, shared)]
+    for name, operation in operations.items():
+        parts += [f"## {name}", *_operation(operation, homes)]
     for kind, schema in shared.items():
         parts += [f"## {kind.__name__}", prose(parse(kind.__doc__).text), _fields(_own(kind), schema, kind)]
     parts += ["## Answers", _ANSWERS]
@@ -70,36 +72,46 @@ def openapi_document() -> dict[str, Any]:
 
 def undescribed_fields() -> list[str]:
     """Fields of requests of which the code says nothing, as ``MODEL.field``."""
-    models = [kind for kind in _below(BaseModel) if kind.__module__.startswith("chiasm.server.")]
-    return [f"{kind.__name__}.{name}" for kind in models for name in _own(kind) if not _text(kind, name)]
+    return [f"{kind.__name__}.{name}" for kind in _models() for name in _own(kind) if not _text(kind, name)]
 
 
-def _below(kind: type[BaseModel]) -> Iterator[type[BaseModel]]:
+def _models() -> list[type[BaseModel]]:
+    return [kind for kind in _below(BaseModel) if kind.__module__.startswith("chiasm.server.")]
+
+
+def _below(kind: type[Kind]) -> Iterator[type[Kind]]:
     for inner in kind.__subclasses__():
         yield inner
         yield from _below(inner)
 
 
-def _operation(
-    operation: Mapping[str, Any], models: Models, shared: dict[type[BaseModel], dict[str, Any]]
-) -> Iterator[str]:
+def _bases(model: type[BaseModel] | None) -> list[type[BaseModel]]:
+    """Those of our models that a model is derived from."""
+    return [base for base in model.__mro__[1:] if base in _models()] if model else []
+
+
+def _bodies(operation: Schema) -> Iterator[tuple[type[BaseModel] | None, Schema]]:
+    """The forms that an operation's body may have: the model of each, if it has one, and its schema."""
+    content = operation.get("requestBody", {"content": {}})["content"]
+    schema = content.get("application/json", {}).get("schema")
+    models = {kind.__name__: kind for kind in _models()}
+    for form in schema.get("anyOf", schema.get("oneOf", [schema])) if schema else ():
+        yield models.get(form.get("title", "")), form
+
+
+def _operation(operation: Schema, homes: Mapping[type[BaseModel], str]) -> Iterator[str]:
     yield prose(operation.get("description", operation["summary"]))
     if parameters := operation.get("parameters"):
         rows = [(code(one["name"]), one["in"], type_of(one["schema"])) for one in parameters]
         yield table(("parameter", "in", "type"), rows)
-    body = operation.get("requestBody")
-    if body is None:
-        return
-    schema = body["content"]["application/json"]["schema"]
-    model = models.get(schema.get("title", ""))
-    if model is None:
-        yield _fields(schema["properties"], schema, None)
-        return
-    yield _fields(_own(model), schema, model)
-    for base in model.__mro__[1:]:
-        if base in models.values():
-            shared.setdefault(base, schema)
-            yield f"It also takes the fields of [{base.__name__}]({anchor(base.__name__)})."
+    bodies = list(_bodies(operation))
+    for model, schema in bodies:
+        if model and len(bodies) > 1:
+            yield f"**{model.__name__}**: {prose(parse(model.__doc__).text)}"
+        names = _own(model) if model else list(schema.get("properties", ()))
+        yield _fields(names, schema, model) if names else ""
+        links = [f"[{base.__name__}]({anchor(homes.get(base, base.__name__))})" for base in _bases(model)]
+        yield f"It also takes the fields of {' and '.join(links)}." if links else ""
 
 
 def _own(kind: type[BaseModel]) -> list[str]:
@@ -107,7 +119,7 @@ def _own(kind: type[BaseModel]) -> list[str]:
     return [name for name in kind.model_fields if name in vars(kind).get("__annotations__", {})]
 
 
-def _fields(names: Sequence[str], schema: Mapping[str, Any], model: type[BaseModel] | None) -> str:
+def _fields(names: Sequence[str], schema: Schema, model: type[BaseModel] | None) -> str:
     rows = []
     for name in names:
         field = schema["properties"][name]
@@ -123,7 +135,7 @@ def _text(model: type[BaseModel], name: str) -> str:
     return own or attributes(SamplingParams).get(name, "")
 
 
-def _default(model: type[BaseModel] | None, name: str, field: Mapping[str, Any]) -> str:
+def _default(model: type[BaseModel] | None, name: str, field: Schema) -> str:
     default = field.get("default")
     if model is not None and name not in attributes(model) and name in SamplingParams.__struct_fields__:
         default = next(one.default for one in msgspec.structs.fields(SamplingParams) if one.name == name)
@@ -131,22 +143,19 @@ def _default(model: type[BaseModel] | None, name: str, field: Mapping[str, Any])
 
 
 def _answer_structs() -> list[type[msgspec.Struct]]:
-    """Every public struct in the modules that have those of answers, in their order."""
-    names = sorted({kind.__module__ for kind in msgspec.Struct.__subclasses__()})
-    modules = [name for name in names if name.startswith("chiasm.server.") and "responses" in name]
-    kinds = [kind for kind in msgspec.Struct.__subclasses__() if kind.__module__ in modules]
-    return [*(kind for kind in kinds if kind.__name__[0] != "_"), ErrorBody, ErrorInfo]
+    """Every public struct of the server but those of the page's feed, whose form may change at any time."""
+    kinds = [kind for kind in _below(msgspec.Struct) if kind.__module__.startswith("chiasm.server.")]
+    public = [kind for kind in kinds if kind.__name__[0] != "_" and kind.__module__ != ranks.__name__]
+    return sorted(public, key=lambda kind: kind.__module__)
 
 
 def _answer_fields(kind: type[msgspec.Struct]) -> str:
-    texts, hints = attributes(kind), get_type_hints(kind)
-    components = msgspec.json.schema_components((kind,))[1]
-    properties = components[kind.__name__]["properties"]
+    texts = attributes(kind)
+    schema = msgspec.json.schema_components((kind,))[1][kind.__name__]
     rows = []
-    for field in msgspec.structs.fields(kind):
-        schema = properties[field.encode_name]
-        shown = type_of(schema, has_null=True)
-        missing = "may be missing" if msgspec.UnsetType in getattr(hints[field.name], "__args__", ()) else ""
-        default = code(msgspec.json.encode(field.default).decode()) if isinstance(field.default, str) else missing
-        rows.append((code(field.encode_name), shown, default, meaning(texts.get(field.name, ""))))
+    for name, field in schema["properties"].items():
+        value = "" if name in schema["required"] or "default" in field else "may be missing"
+        if isinstance(field.get("default"), str):
+            value = code(msgspec.json.encode(field["default"]).decode())
+        rows.append((code(name), type_of(field, has_null=True), value, meaning(texts.get(name, ""))))
     return table(("field", "type", "value", "meaning"), rows)
