@@ -1,0 +1,89 @@
+"""Tables for operators hold against the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+from prometheus_client import generate_latest
+
+from chiasm.cli.main import app
+from chiasm.errors import UserError
+from chiasm.layers.shards import check_text_heads
+from chiasm.server.metrics import ServerMetrics
+from chiasm.server.requests import ChatRequest, CompletionRequest
+from chiasm.server.unserved import refuse_unserved
+from tests.server.fake_engine import FakeEngine
+
+_DOCS = Path(__file__).parents[2] / "docs"
+_FLAG = re.compile(r"`(--?[\w-]+)`")
+
+
+def rows(page: str, heading: str, level: int = 2) -> list[list[str]]:
+    """The cells of all tables below a heading, without their heads."""
+    text = (_DOCS / page).read_text(encoding="utf-8")
+    [part] = re.findall(rf"^{'#' * level} {heading}\n(.*?)(?=^#{{1,{level}}} |\Z)", text, re.M | re.S)
+    found = [line.strip("|").split("|") for line in part.splitlines() if line.startswith("| ")]
+    lines = [[cell.strip() for cell in row] for row in found if row[0].strip() not in ("vLLM", "field", "checkpoint")]
+    assert lines
+    return lines
+
+
+def _serve_flags() -> set[str]:
+    [serve] = [command for name, command in typer.main.get_command(app).commands.items() if name == "serve"]  # type: ignore[attr-defined]
+    return {flag for parameter in serve.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+
+
+FLAGS = _serve_flags()
+
+
+@pytest.mark.parametrize("row", rows("from-vllm.md", "Flags"), ids=lambda row: row[0])
+def test_flags_of_vllm(row: list[str]) -> None:
+    theirs, here = _FLAG.findall(row[0]), row[1]
+    named = set(_FLAG.findall(here))
+    assert here in ("same", "no", "always", "`MODEL`") or named
+    assert named <= FLAGS
+    assert [flag for flag in theirs if (flag in FLAGS) != (here == "same")] == []
+
+
+@pytest.mark.parametrize("row", rows("from-vllm.md", "Environment"), ids=lambda row: row[0])
+def test_environment_of_vllm(row: list[str]) -> None:
+    assert set(_FLAG.findall(row[1])) <= FLAGS
+
+
+@pytest.mark.parametrize("row", rows("from-vllm.md", "Requests"), ids=lambda row: row[0])
+def test_fields_of_vllm(row: list[str]) -> None:
+    names = [name for name in re.findall(r"`(\w+)`", row[0]) if "part" not in row[0]]
+    for name in names:
+        if row[1].startswith("refused"):
+            with pytest.raises(UserError, match=name):
+                refuse_unserved({name: 7})
+        else:
+            assert name in ChatRequest.model_fields | CompletionRequest.model_fields
+
+
+def test_metrics_of_vllm() -> None:
+    page = (_DOCS / "from-vllm.md").read_text(encoding="utf-8")
+    kept = re.findall(
+        r"`(\w+)`", page[page.index("## Metrics") : page.index("| vLLM | here |", page.index("## Metrics"))]
+    )
+    renamed = [name for row in rows("from-vllm.md", "Metrics") for name in re.findall(r"`(\w+)`", row[1])]
+    known = generate_latest(ServerMetrics(FakeEngine()).registry).decode()
+    assert len(kept) > 10
+    assert [name for name in kept + renamed if not re.search(rf"^# TYPE chiasm:{name} ", known, re.M)] == []
+
+
+@pytest.mark.parametrize("row", rows("several-gpus.md", "How many ranks"), ids=lambda row: row[0])
+def test_ranks_that_fit(row: list[str]) -> None:
+    num_heads, num_kv_heads = map(int, row[1].split(", "))
+
+    def can_share(size: int) -> bool:
+        try:
+            check_text_heads(num_heads, num_kv_heads, size)
+        except UserError:
+            return False
+        return True
+
+    assert row[2] == ", ".join(str(size) for size in range(1, 17) if can_share(size))
