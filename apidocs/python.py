@@ -93,10 +93,10 @@ def _fields(kind: type[msgspec.Struct], linked: Sequence[type]) -> str:
     texts, hints = attributes(kind), get_type_hints(kind)
     rows = []
     for field in msgspec.structs.fields(kind):
-        links = [
-            f"[{inner.__name__}]({anchor(inner.__name__)})" for inner in _ours(hints[field.name]) if inner in linked
-        ]
-        shown = ", ".join([code(_written(kind, field.name)), *links])
+        shown = code(_written(kind, field.name))
+        targets = [inner for inner in _ours(hints[field.name]) if inner in linked]
+        if len(targets) == 1:
+            shown = f"[{shown}]({anchor(targets[0].__name__)})"
         rows.append((code(field.name), shown, _default(field), meaning(texts.get(field.name, ""))))
     return table(("field", "type", "default", "meaning"), rows)
 
