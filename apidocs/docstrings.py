@@ -35,8 +35,10 @@ def parse(text: str | None) -> Docstring:
         head = _SECTION.fullmatch(line)
         if head:
             lines = sections.setdefault(head[1], [])
-        else:
-            lines.append(line)
+            continue
+        if line and not line.startswith(" "):  # what is not indented is no part of a section
+            lines = before
+        lines.append(line)
     return Docstring("\n".join(before).strip(), {name: _entries(lines) for name, lines in sections.items()})
 
 

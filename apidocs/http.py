@@ -112,6 +112,15 @@ def _operation(operation: Schema, homes: Mapping[type[BaseModel], str]) -> Itera
         yield _fields(names, schema, model) if names else ""
         links = [f"[{base.__name__}]({anchor(homes.get(base, base.__name__))})" for base in _bases(model)]
         yield f"It also takes the fields of {' and '.join(links)}." if links else ""
+    rows = [(status, one["description"], _answer_link(one)) for status, one in operation["responses"].items()]
+    yield table(("status", "when", "body"), rows)
+
+
+def _answer_link(response: Schema) -> str:
+    """The bodies of an answer, where its schemas name them: whole, and of an event of a stream."""
+    contents = response.get("content", {}).values()
+    schemas = [content[key] for content in contents for key in ("schema", "x-event-schema") if key in content]
+    return ", ".join(f"[{name}]({anchor(name)})" for schema in schemas if (name := schema.get("title")))
 
 
 def _own(kind: type[BaseModel]) -> list[str]:

@@ -3,6 +3,9 @@
 Ranges are checked where the values are used (``SamplingParams``, the engine), so that each limit exists once. The
 models have no nested models: messages and prompts are taken apart by hand, because a union of models answers one
 bad part with a screen of errors.
+
+Docstrings describe the fields for the reference; decoding parameters that mean what they do in ``SamplingParams`` are
+described there.
 """
 
 from __future__ import annotations
@@ -31,8 +34,6 @@ _Dict = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is N
 
 class GenerationRequest(BaseModel):
     """What both ways of asking have in common. Fields left out or null take the server's defaults.
-
-    Decoding parameters are described by ``SamplingParams``, which has the same names; only what differs is said here.
 
     Attributes:
         model: one of the served names; left out, the first.

@@ -37,11 +37,13 @@ def test_docstrings_are_taken_apart() -> None:
                 and ends.
             two: other.
 
+        Third.
+
         Returns:
             What it is.
         """
     )
-    assert described.text == "First.\n\nSecond, of\ntwo lines."
+    assert described.text == "First.\n\nSecond, of\ntwo lines.\n\nThird."
     assert described.sections["Attributes"] == {"one": "begins and ends.", "two": "other."}
     assert described.entries("Returns") == {"": "What it is."}
     assert described.entries("Raises") == {}
