@@ -97,10 +97,14 @@ class EngineOptions:
     allowed_media_hosts: list[str] | None = option(
         None, "Private host that media may come from all the same; repeatable.", metavar="HOST:PORT"
     )
+    allowed_media_domains: list[str] | None = option(
+        None, "Public host that media may come from, and no other unless it is named too; repeatable.", metavar="HOST"
+    )
     fetch_timeout: float = option(_M.fetch_timeout, "Seconds for the download of an image.")
     video_fetch_timeout: float = option(_M.video_fetch_timeout, "Seconds for the download of a video.")
     max_media_bytes: int = option(_M.max_media_bytes, "Largest file of an image or a video.")
     max_image_pixels: int = option(_M.max_image_pixels, "Largest picture that is decoded.")
+    max_pixels_per_prompt: int = option(_M.max_pixels_per_prompt, "Pixels of all pictures of a prompt, as they come.")
     max_video_pixels: int = option(_M.max_video_pixels, "Largest frame of a video that is decoded.")
     max_video_seconds: float = option(_M.max_video_seconds, "Longest video.")
     max_video_frames: int = option(_M.max_video_frames, "Most frames that are taken of a video.")

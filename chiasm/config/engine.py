@@ -31,10 +31,12 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
             ``{"video": {"num_frames": 32}}``, of which -1 takes all frames.
         allowed_local_media_path: folder below which ``file://`` URLs are read; None refuses them all.
         allowed_media_hosts: ``host:port`` of private or loopback hosts that may be fetched from all the same.
+        allowed_media_domains: hosts of the public internet that media may come from; empty means all of them.
         fetch_timeout: seconds for the download of a picture, redirects included.
         video_fetch_timeout: seconds for the download of a video.
         max_media_bytes: largest encoded file or body of one item.
         max_image_pixels: largest picture that is decoded, in pixels of its header.
+        max_pixels_per_prompt: pixels of all pictures of a prompt together, as they come.
         max_video_pixels: largest frame of a video that is decoded.
         max_video_seconds: longest video, sampled or not.
         max_video_frames: most frames that are taken of one video.
@@ -50,10 +52,12 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     media_io_kwargs: dict[str, dict[str, float]] = {}
     allowed_local_media_path: str | None = None
     allowed_media_hosts: tuple[str, ...] = ()
+    allowed_media_domains: tuple[str, ...] = ()
     fetch_timeout: float = 5.0
     video_fetch_timeout: float = 30.0
     max_media_bytes: int = 64 * 2**20
     max_image_pixels: int = 100_000_000
+    max_pixels_per_prompt: int = 1_000_000_000
     max_video_pixels: int = 4096 * 2304
     max_video_seconds: float = 3600.0
     max_video_frames: int = 768
@@ -72,8 +76,8 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_processor_kwargs(self.mm_processor_kwargs)
         check_media_io_kwargs(self.media_io_kwargs, self.max_video_frames)
         for name in (
-            "fetch_timeout", "video_fetch_timeout", "max_media_bytes", "max_image_pixels", "max_video_pixels",
-            "max_video_seconds", "max_video_frames", "video_timeout", "max_pixel_bytes_in_flight"
+            "fetch_timeout", "video_fetch_timeout", "max_media_bytes", "max_image_pixels", "max_pixels_per_prompt",
+            "max_video_pixels", "max_video_seconds", "max_video_frames", "video_timeout", "max_pixel_bytes_in_flight"
         ):  # fmt: skip
             if not getattr(self, name) > 0:
                 refuse(name, getattr(self, name), "above 0")

@@ -77,7 +77,13 @@ class Child:
 
 
 def start_child(
-    module: str, args: Sequence[str], *, runtime_dir: Path, name: str, env: Mapping[str, str] | None = None
+    module: str,
+    args: Sequence[str],
+    *,
+    runtime_dir: Path,
+    name: str,
+    inherited: Mapping[str, str] = os.environ,
+    env: Mapping[str, str] | None = None,
 ) -> Child:
     """Start ``python -m module args``; the module must call ``die_with_parent`` first of all.
 
@@ -86,11 +92,12 @@ def start_child(
         args: its command line.
         runtime_dir: the engine's private folder, removed by the child if the parent dies.
         name: for messages.
-        env: variables on top of this process's own.
+        inherited: the variables that it gets of this process's own.
+        env: variables on top of these.
     """
     read_end, write_end = os.pipe()
     ours = {_PIPE_VARIABLE: str(read_end), _FOLDER_VARIABLE: str(runtime_dir)}
-    variables = {**_DEFAULT_ENVIRONMENT, **os.environ, **(env or {}), **ours}
+    variables = {**_DEFAULT_ENVIRONMENT, **inherited, **(env or {}), **ours}
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *args], stdin=subprocess.DEVNULL, pass_fds=(read_end,), env=variables

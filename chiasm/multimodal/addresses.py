@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+import socket
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 IPAddress = IPv4Address | IPv6Address
 
@@ -30,10 +31,32 @@ def is_public(address: IPAddress) -> bool:
     addresses, IPv6 outside of global unicast, and every IPv6 form that leads to such an IPv4 address.
     """
     if isinstance(address, IPv6Address):
-        for network, shift in _EMBEDDING:
-            if address in network:
-                return is_public(IPv4Address(int(address) >> shift & 0xFFFFFFFF))
+        if embedded := _embedded(address):
+            return is_public(embedded)
         if address not in _GLOBAL_UNICAST:
             return False
     is_inside = address.is_multicast or any(address in network for network in _ALSO_INSIDE)
     return address.is_global and not is_inside
+
+
+def is_own(address: IPAddress) -> bool:
+    """Whether it is this machine's own: what listens there may trust whoever comes from within.
+
+    Behind an address translator a machine doesn't know by which address others find it.
+    """
+    address = (_embedded(address) if isinstance(address, IPv6Address) else None) or address
+    family = socket.AF_INET6 if isinstance(address, IPv6Address) else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(address), 9))  # sends nothing: the system only picks the address to send from
+            return ip_address(probe.getsockname()[0]) == address
+    except OSError:  # no way leads there
+        return False
+
+
+def _embedded(address: IPv6Address) -> IPv4Address | None:
+    """The IPv4 address that an IPv6 address stands for."""
+    for network, shift in _EMBEDDING:
+        if address in network:
+            return IPv4Address(int(address) >> shift & 0xFFFFFFFF)
+    return None

@@ -10,14 +10,15 @@ import asyncio
 import re
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urljoin
 
 from chiasm.config.engine import MediaConfig
-from chiasm.errors import UserError, refuse
-from chiasm.multimodal.addresses import IPAddress, is_public
+from chiasm.errors import UserError
+from chiasm.multimodal.addresses import IPAddress
+from chiasm.multimodal.reach import Reach
 from chiasm.multimodal.remote_url import RemoteTarget, parse_remote_url
 
 if TYPE_CHECKING:
@@ -29,10 +30,10 @@ Resolver = Callable[[str, int], Awaitable[Sequence[IPAddress]]]
 
 _MAX_REDIRECTS = 3
 _MAX_DOWNLOADS = 64
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 _REDIRECTS = (301, 302, 303, 307, 308)
 # Passing troubles of the remote host: the client may try again.
 _TRANSIENT = (408, 425, 429)
-_HOST_AND_PORT = re.compile(r"[^/?#]+:[0-9]+")
 
 
 async def resolve_host(host: str, port: int) -> Sequence[IPAddress]:
@@ -49,13 +50,13 @@ class MediaFetcher:
     """Downloads pictures and videos from the public internet and from private hosts that the operator names.
 
     Args:
-        media: timeout of pictures, size limit and the private hosts to admit.
+        media: timeout of pictures, size limit, and whom downloads may reach.
         resolve: finds the addresses of a host.
         ssl_context: None verifies against the system's authorities.
         dialer: opens connections; None means plain TCP.
 
     Raises:
-        UserError: if ``allowed_media_hosts`` has an entry that is not ``host:port``.
+        UserError: if ``media`` names a host that can't be; see ``Reach``.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class MediaFetcher:
     ) -> None:
         self._timeout = media.fetch_timeout
         self._max_bytes = media.max_media_bytes
-        self._admitted = _parse_admitted(media.allowed_media_hosts)
+        self._reach = Reach(media)
         self._resolve = resolve
         self._ssl_context = ssl_context
         self._dialer = dialer
@@ -83,9 +84,9 @@ class MediaFetcher:
             seconds: for all of it, redirects included; None takes the time that a picture gets.
 
         Raises:
-            UserError: 400 for an address that is not public; 422 for a malformed URL, a host that does not exist,
-                a refusal by the host, too many redirects or too large a body; 502 or 504 if the host is out of
-                order or too slow.
+            UserError: 400 for a host or an address that may not be reached; 422 for a malformed URL, a host that does
+                not exist, a refusal by the host, too many redirects or too large a body; 502 or 504 if the host is out
+                of order or too slow.
         """
         seconds = self._timeout if seconds is None else seconds
         async with self._slots:
@@ -123,28 +124,18 @@ class MediaFetcher:
             raise UserError(message, param=param, status=502) from error
 
     async def _checked_addresses(self, target: RemoteTarget, param: str | None) -> Sequence[IPAddress]:
+        self._reach.check_host(target, param)
         try:
             addresses = [target.address] if target.address else await self._resolve(target.host, target.port)
         except OSError as error:
             raise UserError("the media URL's host is unknown.", param=param, status=422) from error
-        # One inside address among several is enough to refuse: no honest public host has one.
-        if target.host_and_port not in self._admitted and not all(map(is_public, addresses)):
-            message = "the media URL leads to an address that is not public; the operator can admit a host with "
-            raise UserError(message + "--allowed-media-hosts.", param=param)
+        self._reach.check_addresses(target, addresses, param)
         return addresses
 
 
-def _parse_admitted(entries: Iterable[str]) -> frozenset[str]:
-    return frozenset(_parse_host_and_port(entry) for entry in entries)
-
-
-def _parse_host_and_port(entry: str) -> str:
-    if not _HOST_AND_PORT.fullmatch(entry):
-        refuse("allowed_media_hosts", entry, "of the form host:port")
-    return parse_remote_url(f"http://{entry}", param="allowed_media_hosts").host_and_port
-
-
 def _joined(url: str, location: str, param: str | None) -> str:
+    if _SCHEME.match(location):  # a whole URL, which the strict parser alone shall read
+        return location
     try:
         return urljoin(url, location)
     except ValueError as error:

@@ -1,7 +1,7 @@
 """A preprocessing process: takes one picture or video at a time from its pool, decodes it and writes its pixels.
 
 Started as ``python -m chiasm.multimodal.worker`` by ``pool``. Hostile files meet their decoder here, so it holds
-nothing of value: no weights, no sockets but the one to its pool.
+nothing of value: no weights, no keys, no socket but the one to its pool, and no way to open another.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from chiasm.multimodal.jobs import PREFIX, Done, Failed, Full, Job, Refused, Rep
 from chiasm.multimodal.local_files import read_local_file
 from chiasm.multimodal.processing import Frame, process_image, process_video
 from chiasm.multimodal.sampling import sample_frames
+from chiasm.multimodal.sandbox import enter_sandbox
 from chiasm.schema.media import UNKNOWN_FPS, FrameTimes, ImageProcessorSpec, ProcessedItem, VideoProcessorSpec
 
 _NICENESS = 10
@@ -102,7 +103,8 @@ class Worker:
             image = np.frombuffer(payload, dtype=np.uint8).reshape(job.shape)
         else:
             image = decode_image(self._encoded(job, payload), max_pixels=self._max_pixels, param=job.param)
-        return process_image(image, spec, self._pixel_folder, file_name=job.file_name, param=job.param)
+        item = process_image(image, spec, self._pixel_folder, file_name=job.file_name, param=job.param)
+        return msgspec.structs.replace(item, num_pixels=image.shape[0] * image.shape[1])
 
     def _video(self, job: Job, spec: VideoProcessorSpec, payload: bytearray) -> ProcessedItem:
         if job.kind == "rgb":
@@ -142,6 +144,8 @@ def main() -> None:
     worker = Worker(args.pixel_folder, args.max_bytes, args.max_pixels, video_limits, args.allowed_folder)
     with contextlib.suppress(OSError, EOFError), socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(args.socket))  # only now, with torch loaded: connecting says "ready"
+        if not enter_sandbox():
+            _logger.warning("this system can't keep decoders from the network")
         while True:
             _serve_one(connection, worker)
     # The pool is gone: either it is about to kill us, or its process has died, and then the watch of

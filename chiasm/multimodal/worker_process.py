@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import secrets
 import socket
 import subprocess
@@ -23,6 +25,8 @@ _POLL_INTERVAL = 0.1
 _KILL_GRACE = 5.0  # dying takes time too, at their priority on a busy machine
 # One core each, and no GPU: a decoder has no business there.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+# Of the server's own variables it gets what programs need to start. Others may be keys and passwords.
+_INHERITED = re.compile(r"PATH|HOME|LANG|TMPDIR|TZ|(?:LC|LD|DYLD|PYTHON)_?[A-Z0-9_]*|(?:OMP|MKL)_[A-Z0-9_]*")
 
 _logger = get_logger(__name__)
 
@@ -63,6 +67,7 @@ class WorkerProcess:
             ["--socket", str(path), *self._args],
             runtime_dir=self._runtime_dir,
             name="preprocessing worker",
+            inherited={name: value for name, value in os.environ.items() if _INHERITED.fullmatch(name)},
             env=_ENVIRONMENT,
         )
 

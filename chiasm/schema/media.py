@@ -348,6 +348,7 @@ class ProcessedItem(msgspec.Struct, frozen=True):
         frame_seconds: of a video, when each frame of each unit is shown.
         canvas: of an image that is cut into tiles, their (rows, columns); its last unit is the overview where there
             are several.
+        num_pixels: of an image, as it came: what its decoder worked on.
     """
 
     modality: Modality
@@ -356,6 +357,7 @@ class ProcessedItem(msgspec.Struct, frozen=True):
     seconds_per_slice: float = 0.0
     frame_seconds: tuple[float, ...] = ()
     canvas: tuple[int, int] = (1, 1)
+    num_pixels: int = 0
 
     def placed_at(self, offset: int) -> MediaItem:
         """The same item with its first placeholder at ``offset``."""

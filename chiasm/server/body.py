@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any, TypeVar
 
@@ -19,6 +20,9 @@ _MAX_ERRORS = 10  # entries of a validation error that are shown
 # A decoded value takes up to 50 times as much memory as its JSON, so values are bounded as bytes are: enough for the
 # token ids of the longest contexts. They are counted by these marks, which are rare in texts and absent in pictures.
 _MAX_VALUES = 2_000_000
+# A body that trickles in holds memory all the while; slow lines are faster than this.
+_GRACE_SECONDS = 30.0
+_MIN_BYTES_PER_SECOND = 16 * 1024
 _MAX_EXPLAINED = 1 << 20  # bytes of a broken body that is looked at again to say what is wrong
 _MARKS = (b",", b"[", b"{")
 
@@ -51,8 +55,19 @@ async def _read(http: Request, max_bytes: int) -> bytes:
     declared = http.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > max_bytes:
         raise _too_large(max_bytes)
+    try:
+        async with asyncio.timeout(_GRACE_SECONDS) as deadline:
+            return await _collect(http, max_bytes, deadline)
+    except TimeoutError as error:
+        message = f"The body must arrive with at least {_MIN_BYTES_PER_SECOND} bytes per second."
+        raise UserError(message, status=408) from error
+
+
+async def _collect(http: Request, max_bytes: int, deadline: asyncio.Timeout) -> bytes:
     chunks = []
     num_bytes = num_values = 0
+    latest = deadline.when()
+    assert latest is not None
     async for chunk in http.stream():
         num_bytes += len(chunk)
         num_values += sum(chunk.count(mark) for mark in _MARKS)
@@ -61,6 +76,7 @@ async def _read(http: Request, max_bytes: int) -> bytes:
         if num_values > _MAX_VALUES:
             raise UserError(f"The body must hold at most {_MAX_VALUES} JSON values.", status=413)
         chunks.append(chunk)
+        deadline.reschedule(latest + num_bytes / _MIN_BYTES_PER_SECOND)
     return b"".join(chunks)
 
 

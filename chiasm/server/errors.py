@@ -24,6 +24,8 @@ class StoppingError(Exception):
     """The server shuts down and has stopped waiting for this request."""
 
 
+# The client is still sending: the rest of its body would be read only to be dropped.
+_UNREAD = (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT)
 _EXPECTED = (UserError, OverloadedError, StoppingError, EngineDeadError, HTTPException)
 
 
@@ -88,8 +90,8 @@ def add_error_handlers(app: FastAPI) -> None:
 
 async def _answer_error(_request: Request, error: Exception) -> Response:
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-    if isinstance(error, UserError) and error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-        headers["connection"] = "close"  # or the rest of the body would still be read, only to be dropped
+    if isinstance(error, UserError) and error.status in _UNREAD:
+        headers["connection"] = "close"
     if isinstance(error, OverloadedError):
         headers["retry-after"] = str(error.retry_after)
     return error_response(describe(error), headers)

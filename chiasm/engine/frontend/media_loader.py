@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from chiasm.config.engine import MediaConfig
-from chiasm.errors import refuse
+from chiasm.errors import UserError, refuse
 from chiasm.multimodal.fetch import MediaFetcher
 from chiasm.multimodal.hashing import source_digest
 from chiasm.multimodal.in_memory import source_of_object, video_source_of_object
@@ -75,8 +75,9 @@ class MediaLoader:
         Raises:
             UserError: for the first item that can't be processed, naming its field.
         """
+        budget = _PixelBudget(self._media.max_pixels_per_prompt)
         works = [
-            self._process_one(source, spec, part.param)
+            self._process_one(source, spec, part.param, budget)
             for source, part, spec in zip(sources, parts, specs, strict=True)
         ]
         return await _all_or_none(works, undo=self._cache.release)
@@ -112,9 +113,17 @@ class MediaLoader:
             param=part.param,
         )
 
-    async def _process_one(self, source: MediaSource, spec: MediaSpec, param: str) -> ProcessedItem:
+    async def _process_one(
+        self, source: MediaSource, spec: MediaSpec, param: str, budget: _PixelBudget
+    ) -> ProcessedItem:
         digest = await self._digest(source, spec)
-        return await self._cache.borrow(digest, lambda: self._pool.process(source, spec, param))
+        item = await self._cache.borrow(digest, lambda: self._pool.process(source, spec, param))
+        try:
+            budget.take(item.num_pixels, param)
+        except UserError:
+            self._cache.release(item)
+            raise
+        return item
 
     async def _digest(self, source: MediaSource, spec: MediaSpec) -> str | None:
         # A local file is opened by a worker, which also checks its path; what it holds is not known here.
@@ -123,6 +132,28 @@ class MediaLoader:
         if len(source.payload) <= _HASHED_AT_ONCE:
             return source_digest(source, spec)
         return await asyncio.to_thread(source_digest, source, spec)
+
+
+class _PixelBudget:
+    """What the pictures of one prompt may cost to decode: small files can hold very many pixels.
+
+    A picture that is kept from before counts as well, so that the same request always gets the same answer.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._num_taken = 0
+
+    def take(self, num_pixels: int, param: str) -> None:
+        """Count the pixels of a picture.
+
+        Raises:
+            UserError: if all so far are too many; the others need not be decoded then.
+        """
+        self._num_taken += num_pixels
+        if self._num_taken > self._limit:
+            message = f"the prompt's images have more than {self._limit} pixels together (max_pixels_per_prompt)."
+            raise UserError(message, param=param)
 
 
 async def _all_or_none(

@@ -1,0 +1,112 @@
+"""What a preprocessing process gives up before it meets a hostile file: the network, other programs, other processes.
+
+A filter of system calls (seccomp, Linux on x86-64 and arm64) that no process can take back, and limits on resources.
+Files stay: a decoder can read what the server's user can, but has nowhere to send it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import platform
+import resource
+import struct
+from typing import NamedTuple
+
+_MAX_FILES = 256  # open at a time; the libraries that decode keep some dozens
+_PR_SET_NO_NEW_PRIVS = 38
+_SECCOMP_SET_MODE_FILTER = 1
+_SECCOMP_FILTER_FLAG_TSYNC = 1
+_ALLOW, _DENY = 0x7FFF0000, 0x00050000 | errno.EPERM
+_FOREIGN_ABI = 0x40000000  # a bit in the numbers of x32, a second set of calls on x86-64
+# Classic BPF: load a word of the call's description; compare with a number (equal, at least); return.
+_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_NUMBER_AT, _ARCHITECTURE_AT = 0, 4  # in struct seccomp_data
+
+
+class _Architecture(NamedTuple):
+    """Numbers of one kind of machine (linux/audit.h, asm/unistd.h).
+
+    Attributes:
+        audit: of the machine.
+        seccomp: of the call that sets a filter.
+        denied: of calls, by purpose.
+    """
+
+    audit: int
+    seccomp: int
+    denied: dict[str, tuple[int, ...]]
+
+
+_ARCHITECTURES = {
+    "x86_64": _Architecture(
+        0xC000003E,
+        317,
+        {
+            "network": (41, 42, 43, 49, 50, 53, 288),  # socket, connect, accept, bind, listen, socketpair, accept4
+            "programs": (59, 322),  # execve, execveat
+            "processes": (62, 101, 200, 310, 311, 312, 424, 438),  # kill, ptrace, tkill, process_vm_*, kcmp, pidfd_*
+            "system": (155, 165, 166, 175, 248, 249, 250, 272, 298, 308, 313, 321, 323, 425),
+            # pivot_root, mount, umount2, init_module, add_key, request_key, keyctl, unshare, perf_event_open, setns,
+            # finit_module, bpf, userfaultfd, io_uring_setup
+        },
+    ),
+    "aarch64": _Architecture(
+        0xC00000B7,
+        277,
+        {
+            "network": (198, 199, 200, 201, 202, 203, 242),
+            "programs": (221, 281),
+            "processes": (117, 129, 130, 270, 271, 272, 424, 438),
+            "system": (39, 40, 41, 97, 105, 217, 218, 219, 241, 268, 273, 280, 282, 425),
+        },
+    ),
+}
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
+
+
+def enter_sandbox() -> bool:
+    """Give up, for all threads and for good, what decoding doesn't need.
+
+    Returns:
+        Whether system calls are filtered; False where the system has no such filter.
+    """
+    _lower_limits()
+    return _filter_calls()
+
+
+def _lower_limits() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash would write what is in memory to disk
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MAX_FILES if hard == resource.RLIM_INFINITY else min(_MAX_FILES, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _filter_calls() -> bool:
+    architecture = _ARCHITECTURES.get(platform.machine())
+    if platform.system() != "Linux" or architecture is None:
+        return False
+    code = _program(architecture)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        return False
+    buffer = ctypes.create_string_buffer(code)
+    program = _Program(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p))
+    status = libc.syscall(
+        architecture.seccomp, _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_TSYNC, ctypes.byref(program)
+    )
+    return bool(status == 0)
+
+
+def _program(architecture: _Architecture) -> bytes:
+    """The filter: everything is allowed but what is denied, which fails with EPERM."""
+    denied = sorted(number for numbers in architecture.denied.values() for number in numbers)
+    # Each comparison jumps over the rest of them to the refusal, which is last.
+    steps = [(_LOAD, 0, 0, _ARCHITECTURE_AT), (_EQUAL, 0, len(denied) + 3, architecture.audit)]
+    steps += [(_LOAD, 0, 0, _NUMBER_AT), (_AT_LEAST, len(denied) + 1, 0, _FOREIGN_ABI)]
+    steps += [(_EQUAL, len(denied) - index, 0, number) for index, number in enumerate(denied)]
+    steps += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _DENY)]
+    return b"".join(struct.pack("HBBI", *step) for step in steps)
