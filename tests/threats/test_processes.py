@@ -1,0 +1,210 @@
+"""What the processes of a server have to offer to an attacker: no port, no key, no network, no code of others."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import re
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+import chiasm
+from chiasm.multimodal import worker_process
+from tests.threats.conftest import SECRET, Attacked, pickle_that_touches
+from tests.threats.test_media import FLAT, ask, image
+
+_SOURCE = Path(chiasm.__file__).parent
+_TREES = {path.relative_to(_SOURCE).as_posix(): ast.parse(path.read_text("utf-8")) for path in _SOURCE.rglob("*.py")}
+
+
+def _family(attacked: Attacked) -> list[psutil.Process]:
+    return [psutil.Process(attacked.server.process.pid), *attacked.server.descendants()]
+
+
+def _decoders(attacked: Attacked) -> list[psutil.Process]:
+    return [process for process in attacked.server.descendants() if "chiasm.multimodal.worker" in process.cmdline()]
+
+
+def _listening(attacked: Attacked) -> list[tuple[psutil.Process, str, int]]:
+    return [
+        (process, connection.laddr.ip, connection.laddr.port)
+        for process in _family(attacked)
+        for connection in process.net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN or connection.type == socket.SOCK_DGRAM
+    ]
+
+
+def _is_the_api(attacked: Attacked, address: tuple[psutil.Process, str, int]) -> bool:
+    return address[2] == urlsplit(attacked.server.url).port
+
+
+def test_only_the_api_listens(attacked: Attacked) -> None:
+    """Threat: pickle and message sockets (CVE-2025-32444, CVE-2025-30202, CVE-2026-7301, CVE-2026-7304).
+
+    Beside it there is what gloo opens for tensors between ranks, on loopback.
+    """
+    found = _listening(attacked)
+    assert [address for address in found if _is_the_api(attacked, address)]
+    for process, host, _ in [address for address in found if not _is_the_api(attacked, address)]:
+        assert host in ("127.0.0.1", "::1")
+        assert "chiasm.engine.executor.rank_main" in process.cmdline()
+
+
+def test_pickles_on_every_socket_do_nothing(attacked: Attacked) -> None:
+    """Threat: pickle and message sockets (CVE-2024-9052, CVE-2024-9053, CVE-2025-29783, CVE-2025-30165, CVE-2025-32444,
+    CVE-2025-47277, CVE-2025-30202, CVE-2026-3059, CVE-2026-3060, CVE-2026-3989, CVE-2026-93088)."""
+    payload = pickle_that_touches(attacked.imported)
+    for _, host, port in _listening(attacked):
+        for data in (payload, b"\xff\0\0\0\0\0\0\0\x01\x7f" + payload, bytes(1000)):
+            with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1) as sock:
+                sock.sendall(data)
+    assert ask(attacked, {"type": "text", "text": "Hi"}).status_code == 200
+    assert not attacked.imported.exists()
+
+
+def test_sockets_and_pixels_are_in_a_private_folder(attacked: Attacked) -> None:
+    """Threat: pickle and message sockets (CVE-2025-30165)."""
+    folders = {
+        Path(part) for process in _family(attacked) for part in process.cmdline() if Path(part).name[:7] == "chiasm-"
+    }
+    assert folders
+    for folder in folders:
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert folder.stat().st_uid == os.getuid()
+
+
+def test_a_checkpoints_code_is_never_run(attacked: Attacked) -> None:
+    """Threat: remote code and weights (CVE-2025-24357, CVE-2025-66448, CVE-2026-22807, CVE-2026-27893, CVE-2026-41523,
+    CVE-2026-90553, GHSA-h3rc-6mm3-gc2m): ``auto_map`` names a module, and pickled weights lie beside."""
+    assert ask(attacked, image(FLAT[56, 56])).status_code == 200
+    assert not attacked.imported.exists()
+    for name, tree in _TREES.items():
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            for keyword in call.keywords:
+                if keyword.arg == "trust_remote_code":
+                    assert isinstance(keyword.value, ast.Constant), name
+                    assert keyword.value.value is False, name
+
+
+def _names(tree: ast.AST) -> set[str]:
+    """Modules that are imported and functions that are called."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
+        elif isinstance(node, ast.Call):
+            found.add(ast.unparse(node.func))
+    return found
+
+
+def test_nothing_unpickles() -> None:
+    """Threat: pickle and message sockets (CVE-2025-32444, CVE-2026-3059): nor is there anything that could."""
+    forbidden = {
+        "pickle",
+        "cPickle",
+        "dill",
+        "cloudpickle",
+        "joblib",
+        "marshal",
+        "shelve",
+        "multiprocessing",
+        "torch.load",
+    }
+    for name, tree in _TREES.items():
+        assert not _names(tree) & forbidden, name
+    for name, tree in _TREES.items():  # what carries messages takes bytes only
+        calls = {call.rpartition(".")[2] for call in _names(tree)}
+        assert not calls & {
+            "recv_pyobj",
+            "send_pyobj",
+            "broadcast_object_list",
+            "all_gather_object",
+            "load_pickle",
+        }, name
+
+
+def test_nothing_evaluates_text() -> None:
+    """Threat: tool parser eval (CVE-2025-9141)."""
+    for name, tree in _TREES.items():
+        assert not _names(tree) & {"eval", "exec", "compile", "os.system", "literal_eval", "ast.literal_eval"}, name
+        assert "shell=True" not in ast.unparse(tree), name
+
+
+def test_decoders_are_in_a_sandbox(attacked: Attacked) -> None:
+    """Threat: error leaks and decoder RCE (CVE-2026-22778): what a hijacked decoder finds."""
+    assert ask(attacked, image(FLAT[1, 1])).status_code == 200
+    decoders = _decoders(attacked)
+    assert decoders
+    for decoder in decoders:
+        status = Path(f"/proc/{decoder.pid}/status").read_text()
+        assert re.search(r"^Seccomp:\s*2$", status, re.M), "its system calls are filtered"
+        assert re.search(r"^NoNewPrivs:\s*1$", status, re.M)
+        assert SECRET not in " ".join(decoder.environ().values())
+        assert decoder.net_connections(kind="inet") == []
+        assert decoder.rlimit(psutil.RLIMIT_CORE) == (0, 0)
+        assert decoder.rlimit(psutil.RLIMIT_NOFILE)[1] <= 256
+
+
+_ATTEMPTS = """
+import os, socket, subprocess, threading
+from chiasm.multimodal.sandbox import enter_sandbox
+mine, yours = socket.socketpair()
+go, late = threading.Event(), []
+def from_another_thread():
+    go.wait()
+    attempt(late, socket.socket)
+def attempt(refused, call, *args):
+    try:
+        call(*args)
+    except PermissionError:
+        refused.append(call.__name__)
+thread = threading.Thread(target=from_another_thread)
+thread.start()
+print(enter_sandbox())
+refused = []
+attempt(refused, socket.socket)
+attempt(refused, lambda: socket.socket(socket.AF_UNIX))
+attempt(refused, lambda: yours.connect("/dev/log"))
+attempt(refused, subprocess.run, ["true"])
+attempt(refused, os.kill, os.getppid(), 0)
+attempt(refused, os.execv, "/bin/true", ["true"])
+go.set()
+thread.join()
+mine.sendall(b"x")
+threading.Thread(target=int).start()
+print(len(refused), late, yours.recv(1))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the filter of system calls is Linux's")
+def test_a_sandboxed_process_reaches_nobody() -> None:
+    """Threat: error leaks and decoder RCE (CVE-2026-22778): it can't be undone, and holds for threads of before."""
+    done = subprocess.run([sys.executable, "-c", _ATTEMPTS], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("True\n6 ['socket'] b'x'\n", "")
+
+
+@pytest.mark.parametrize(
+    "name", ["CHIASM_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK", "https_proxy"]
+)
+def test_decoders_inherit_no_secrets(name: str) -> None:
+    assert not worker_process._INHERITED.fullmatch(name)
+
+
+def test_keys_need_not_be_on_the_command_line() -> None:
+    """Threat: API key (CVE-2025-59425): what ``ps`` shows is no place for it."""
+    code = "from chiasm.cli.main import main; main()"
+    shown = subprocess.run(
+        [sys.executable, "-c", code, "serve", "--help"], capture_output=True, text=True, timeout=60, check=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+    assert "CHIASM_API_KEY" in shown.stdout
