@@ -103,6 +103,9 @@ class EngineOptions:
     fetch_timeout: float = option(_M.fetch_timeout, "Seconds for the download of an image.")
     video_fetch_timeout: float = option(_M.video_fetch_timeout, "Seconds for the download of a video.")
     max_media_bytes: int = option(_M.max_media_bytes, "Largest file of an image or a video.")
+    max_download_bytes_in_flight: int = option(
+        _M.max_download_bytes_in_flight, "Downloaded media of all requests that are not decoded yet; more get a 503."
+    )
     max_image_pixels: int = option(_M.max_image_pixels, "Largest picture that is decoded.")
     max_pixels_per_prompt: int = option(_M.max_pixels_per_prompt, "Pixels of all pictures of a prompt, as they come.")
     max_video_pixels: int = option(_M.max_video_pixels, "Largest frame of a video that is decoded.")

@@ -35,6 +35,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
         fetch_timeout: seconds for the download of a picture, redirects included.
         video_fetch_timeout: seconds for the download of a video.
         max_media_bytes: largest encoded file or body of one item.
+        max_download_bytes_in_flight: downloaded media of all requests together that are not decoded yet, in bytes.
         max_image_pixels: largest picture that is decoded, in pixels of its header.
         max_pixels_per_prompt: pixels of all pictures of a prompt together, as they come.
         max_video_pixels: largest frame of a video that is decoded.
@@ -56,6 +57,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     fetch_timeout: float = 5.0
     video_fetch_timeout: float = 30.0
     max_media_bytes: int = 64 * 2**20
+    max_download_bytes_in_flight: int = 2 * 2**30
     max_image_pixels: int = 100_000_000
     max_pixels_per_prompt: int = 1_000_000_000
     max_video_pixels: int = 4096 * 2304
@@ -81,6 +83,9 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
         ):  # fmt: skip
             if not getattr(self, name) > 0:
                 refuse(name, getattr(self, name), "above 0")
+        if self.max_download_bytes_in_flight < self.max_media_bytes:
+            least = f"at least max_media_bytes ({self.max_media_bytes})"
+            refuse("max_download_bytes_in_flight", self.max_download_bytes_in_flight, least)
         check_cache_size("mm_processor_cache_gb", self.mm_processor_cache_gb)
         if self.num_workers < 0:
             refuse("num_workers", self.num_workers, "at least 0")

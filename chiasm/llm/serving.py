@@ -299,16 +299,16 @@ class AsyncLLM:
         if not parts:
             return [], time.perf_counter()
         loader = self._processes.loader
-        sources = await loader.fetch(parts)
-        fetched = time.perf_counter()
-        reserved = self._gauge.estimate(sum(spec.max_bytes for spec in specs))
-        await self._gauge.reserve(reserved)
-        try:
-            with self._preparing():
-                items = await loader.process(sources, parts, specs)
-        except BaseException:
-            self._gauge.release(reserved)
-            raise
+        async with loader.fetched(parts) as sources:
+            fetched = time.perf_counter()
+            reserved = self._gauge.estimate(sum(spec.max_bytes for spec in specs))
+            await self._gauge.reserve(reserved)
+            try:
+                with self._preparing():
+                    items = await loader.process(sources, parts, specs)
+            except BaseException:
+                self._gauge.release(reserved)
+                raise
         self._gauge.release(reserved - pixel_bytes(items))
         return items, fetched
 

@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
-from ipaddress import ip_address
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urljoin
 
 from chiasm.config.engine import MediaConfig
 from chiasm.errors import UserError
 from chiasm.multimodal.addresses import IPAddress
+from chiasm.multimodal.downloads import HeldDownloads
 from chiasm.multimodal.reach import Reach
 from chiasm.multimodal.remote_url import RemoteTarget, parse_remote_url
+from chiasm.multimodal.resolve import Resolver, SystemResolver
 
 if TYPE_CHECKING:
     import httpcore2
 
     from chiasm.multimodal.http_get import Answer
 
-Resolver = Callable[[str, int], Awaitable[Sequence[IPAddress]]]
+OnBytes = Callable[[int], None]
 
 _MAX_REDIRECTS = 3
 _MAX_DOWNLOADS = 64
@@ -36,22 +37,12 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _TRANSIENT = (408, 425, 429)
 
 
-async def resolve_host(host: str, port: int) -> Sequence[IPAddress]:
-    """The addresses of a host name, by the system's resolver.
-
-    Raises:
-        OSError: if it has none.
-    """
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [ip_address(entry[4][0]) for entry in found]
-
-
 class MediaFetcher:
     """Downloads pictures and videos from the public internet and from private hosts that the operator names.
 
     Args:
         media: timeout of pictures, size limit, and whom downloads may reach.
-        resolve: finds the addresses of a host.
+        resolve: finds the addresses of a host; None asks the system.
         ssl_context: None verifies against the system's authorities.
         dialer: opens connections; None means plain TCP.
 
@@ -63,44 +54,48 @@ class MediaFetcher:
         self,
         media: MediaConfig,
         *,
-        resolve: Resolver = resolve_host,
+        resolve: Resolver | None = None,
         ssl_context: ssl.SSLContext | None = None,
         dialer: httpcore2.AsyncNetworkBackend | None = None,
     ) -> None:
         self._timeout = media.fetch_timeout
         self._max_bytes = media.max_media_bytes
         self._reach = Reach(media)
-        self._resolve = resolve
+        self._resolve = resolve or SystemResolver()
         self._ssl_context = ssl_context
         self._dialer = dialer
         self._slots = asyncio.Semaphore(_MAX_DOWNLOADS)
 
-    async def fetch(self, url: str, param: str | None = None, *, seconds: float | None = None) -> bytes:
+    async def fetch(
+        self, url: str, param: str | None = None, *, held: HeldDownloads | None = None, seconds: float | None = None
+    ) -> bytes:
         """Download a picture or a video.
 
         Args:
             url: of scheme ``http`` or ``https``.
             param: the request's field that holds it, for errors.
+            held: counts its bytes; None if nobody bounds them.
             seconds: for all of it, redirects included; None takes the time that a picture gets.
 
         Raises:
-            UserError: 400 for a host or an address that may not be reached; 422 for a malformed URL, a host that does
-                not exist, a refusal by the host, too many redirects or too large a body; 502 or 504 if the host is out
-                of order or too slow.
+            UserError: 400 for a host or an address that may not be reached; 422 for a malformed URL, a host that
+                does not exist, a refusal by the host, too many redirects or too large a body; 502 or 504 if the host
+                is out of order or too slow.
+            OverloadedError: if too many hosts are being looked up, or from ``held``.
         """
         seconds = self._timeout if seconds is None else seconds
         async with self._slots:
             try:
                 async with asyncio.timeout(seconds):
-                    return await self._follow(url, param)
+                    return await self._follow(url, partial(_count, held, param), param)
             except TimeoutError as error:
                 message = f"the media URL could not be downloaded within {seconds:g} seconds."
                 raise UserError(message, param=param, status=504) from error
 
-    async def _follow(self, url: str, param: str | None) -> bytes:
+    async def _follow(self, url: str, on_bytes: OnBytes, param: str | None) -> bytes:
         for _ in range(1 + _MAX_REDIRECTS):
             target = parse_remote_url(url, param=param)
-            answer = await self._get(target, param)
+            answer = await self._get(target, on_bytes, param)
             if answer.status == 200:
                 return answer.body
             if answer.status not in _REDIRECTS or answer.location is None:
@@ -108,13 +103,18 @@ class MediaFetcher:
             url = _joined(url, answer.location, param)
         raise UserError(f"the media URL redirects more than {_MAX_REDIRECTS} times.", param=param, status=422)
 
-    async def _get(self, target: RemoteTarget, param: str | None) -> Answer:
+    async def _get(self, target: RemoteTarget, on_bytes: OnBytes, param: str | None) -> Answer:
         from chiasm.multimodal.http_get import DownloadError, TooLargeError, http_get  # only when needed: 70 ms
 
         addresses = await self._checked_addresses(target, param)
         try:
             return await http_get(
-                target, addresses, max_bytes=self._max_bytes, ssl_context=self._ssl_context, dialer=self._dialer
+                target,
+                addresses,
+                max_bytes=self._max_bytes,
+                on_bytes=on_bytes,
+                ssl_context=self._ssl_context,
+                dialer=self._dialer,
             )
         except TooLargeError as error:
             message = f"the media URL must hold at most {self._max_bytes} bytes."
@@ -131,6 +131,11 @@ class MediaFetcher:
             raise UserError("the media URL's host is unknown.", param=param, status=422) from error
         self._reach.check_addresses(target, addresses, param)
         return addresses
+
+
+def _count(held: HeldDownloads | None, param: str | None, num_bytes: int) -> None:
+    if held is not None:
+        held.grow(num_bytes, param)
 
 
 def _joined(url: str, location: str, param: str | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import httpcore2
@@ -68,6 +68,7 @@ async def http_get(
     addresses: Sequence[IPAddress],
     *,
     max_bytes: int,
+    on_bytes: Callable[[int], None],
     ssl_context: ssl.SSLContext | None,
     dialer: httpcore2.AsyncNetworkBackend | None = None,
 ) -> Answer:
@@ -80,6 +81,7 @@ async def http_get(
         target: what to request.
         addresses: the host's checked addresses.
         max_bytes: largest body; it is counted as it arrives, whatever its stated length.
+        on_bytes: told the length of each piece of the body that has arrived; what it raises ends the download.
         ssl_context: None verifies against the system's authorities.
         dialer: what opens connections.
 
@@ -96,7 +98,7 @@ async def http_get(
             httpcore2.AsyncHTTPConnection(url.origin, ssl_context=ssl_context, network_backend=backend) as connection,
             connection.stream("GET", url, headers=headers) as response,
         ):
-            body = await _read_body(response, max_bytes) if response.status == 200 else b""
+            body = await _read_body(response, max_bytes, on_bytes) if response.status == 200 else b""
             return Answer(response.status, _location(response), body)
     except _NETWORK_ERRORS as error:
         raise DownloadError from error
@@ -107,12 +109,13 @@ def _system_ssl_context() -> ssl.SSLContext:
     return httpcore2.default_ssl_context()
 
 
-async def _read_body(response: httpcore2.Response, max_bytes: int) -> bytes:
+async def _read_body(response: httpcore2.Response, max_bytes: int, on_bytes: Callable[[int], None]) -> bytes:
     body = bytearray()
     async for chunk in response.aiter_stream():
         body += chunk
         if len(body) > max_bytes:
             raise TooLargeError
+        on_bytes(len(chunk))
     return bytes(body)
 
 

@@ -21,8 +21,8 @@ class Reach:
         media: the domains and the hosts.
 
     Raises:
-        UserError: for one of ``allowed_media_hosts`` that is not ``host:port``, one of ``allowed_media_domains`` that is
-            no host.
+        UserError: for one of ``allowed_media_hosts`` that is not ``host:port``, or one of ``allowed_media_domains``
+            that is no host.
     """
 
     def __init__(self, media: MediaConfig) -> None:

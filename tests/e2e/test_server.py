@@ -137,6 +137,7 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", BAD_REQUESTS)
 def test_bad_requests_are_refused_by_name_and_the_server_goes_on(server: Server, name: str) -> None:
+    """Threat: one bad request harms others."""
     body, named = BAD_REQUESTS[name]
     answer = server.post("/v1/chat/completions", body)
     assert answer.status_code in (400, 422), answer.text
@@ -171,6 +172,7 @@ def _leave_early(url: str, body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("streams", [True, False])
 def test_a_client_that_leaves_frees_its_blocks(server: Server, streams: bool) -> None:
+    """Threat: disconnect."""
     body = {"messages": [TEXT], "max_tokens": 4000, "ignore_eos": True, "stream": streams}
     with contextlib.suppress(httpx2.ReadTimeout):
         _leave_early(f"{server.url}/v1/chat/completions", body)
@@ -211,7 +213,10 @@ def test_a_picture_that_comes_again_is_neither_processed_nor_encoded_again(serve
 
 
 def test_two_servers_side_by_side_and_a_killed_rank(server: Server, qwen2_5_vl: SavedModel, tmp_path: Path) -> None:
-    """The second server loses a rank: its request gets a 5xx, it ends with an error, and nothing of it stays."""
+    """Threat: death or hang of a worker.
+
+    The second server loses a rank: its request gets a 5xx, it ends with an error, and nothing of it stays.
+    """
     with Server(qwen2_5_vl.folder, tmp_path / "log", "-tp", "2") as second:
         family = second.descendants()
         runtime_dirs = {Path(part).parent for process in family for part in process.cmdline() if "/chiasm-" in part}
@@ -236,6 +241,7 @@ def test_two_servers_side_by_side_and_a_killed_rank(server: Server, qwen2_5_vl: 
 
 
 def test_a_rank_that_hangs_ends_the_server(qwen2_5_vl: SavedModel, tmp_path: Path) -> None:
+    """Threat: death or hang of a worker (GHSA-4xqp-c3mv-qff7)."""
     with Server(qwen2_5_vl.folder, tmp_path / "log", "-tp", "2", "--step-timeout", "2") as server:
         family = server.descendants()
         server.ranks()[1].suspend()
@@ -259,6 +265,7 @@ def test_a_killed_server_leaves_nothing_behind(qwen2_5_vl: SavedModel, tmp_path:
 
 
 def test_sigterm_is_a_clean_end(qwen2_5_vl: SavedModel, tmp_path: Path) -> None:
+    """Threat: shutdown."""
     with Server(qwen2_5_vl.folder, tmp_path / "log") as server:
         family = server.descendants()
         server.process.terminate()
@@ -268,6 +275,7 @@ def test_sigterm_is_a_clean_end(qwen2_5_vl: SavedModel, tmp_path: Path) -> None:
 
 
 def test_health_is_empty_and_the_version_is_told(server: Server) -> None:
+    """Threat: health that tells too much."""
     health = httpx2.get(f"{server.url}/health")
     assert (health.status_code, health.content) == (200, b"")
     assert httpx2.get(f"{server.url}/version").json()["version"]

@@ -89,6 +89,8 @@ def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_form_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threat: schema and regex (CVE-2025-48943, CVE-2026-55574)."""
+
     async def scenario() -> None:
         async with running(tmp_path) as checker:
             await checker.check(GOOD)

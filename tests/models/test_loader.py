@@ -138,6 +138,7 @@ def test_a_tensor_of_integers_is_refused(folder: Path) -> None:
 
 
 def test_pickled_weights_are_refused(folder: Path) -> None:
+    """Threat: remote code and weights (CVE-2025-24357)."""
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     refuse(folder, r"no \.safetensors weights; pickled weights")
 

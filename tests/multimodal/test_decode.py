@@ -93,6 +93,7 @@ class TestOrientation:
 
 class TestModes:
     def test_alpha_is_laid_on_white(self):
+        """Threat: orientation and alpha (CVE-2026-12491, GHSA-8jr5-v98p-w75m)."""
         rows = b"\0" + bytes([*RED, 255, *GREEN, 0, 0, 0, 0, 128])
         assert colours(png(3, 1, 8, 6, rows)) == [RED, WHITE, (127, 127, 127)]
 
@@ -180,6 +181,7 @@ class TestHostile:
 
     @pytest.mark.parametrize(("width", "height"), [(20_000, 20_000), (9_000, 9_000), (2**31 - 1, 1)])
     def test_bombs_are_refused_by_their_header(self, width, height):
+        """Threat: decompression bomb."""
         data = png_bomb(width, height)
         assert len(data) < 70
         with pytest.raises(UserError, match="1000000 pixels in size") as caught:

@@ -280,6 +280,8 @@ class TestBodies:
         check_refused(outcome, 422, "at most 1000 bytes")
 
     def test_an_endless_body_is_cut_off(self):
+        """Threat: unbounded media (GHSA-p6g9-7v3x-m8mv)."""
+
         async def endless(writer):
             writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
             while True:

@@ -251,7 +251,7 @@ def test_keys_tell_pictures_apart_by_all_that_features_depend_on():
 
 
 def test_swapped_sides_and_palettes_give_other_keys(tmp_path):
-    """The classes of collision of CVE-2025-46722."""
+    """Threat: cache hash collision (CVE-2025-46722, GHSA-c65p-x677-fgj6)."""
     wide = np.full((30, 100, 3), 7, np.uint8)
     tall = wide.reshape(100, 30, 3)
     keys = {process_image(image, QWEN, tmp_path).units[0].key for image in (wide, tall, wide + 1)}

@@ -140,6 +140,7 @@ class TestLocalFiles:
          "../../../../../../../../../../etc/passwd"],
     )  # fmt: skip
     def test_nothing_outside_is_read_or_told_about(self, folder, name):
+        """Threat: local files (vLLM PR 43117)."""
         error = self.refusal(folder, name)
         assert error.message == "the file: URL leads out of the folder that this server allows."
 

@@ -114,6 +114,7 @@ ATTACKS = {
 
 @pytest.mark.parametrize(("name", "index"), [(name, i) for name, texts in ATTACKS.items() for i in range(len(texts))])
 def test_hostile_text_takes_linear_time(name: str, index: int) -> None:
+    """Threat: quadratic time (CVE-2025-48887, GHSA-j828-28rj-hfhp)."""
     text = ATTACKS[name][index]
     start = time.process_time()
     read(parser(Case(name, text)), in_steps(text, 64))

@@ -52,6 +52,7 @@ def test_in_the_middle_of_an_answer(server: RunningServer, engine: FakeEngine, p
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_while_the_prompt_is_prepared(server: RunningServer, engine: FakeEngine, path: str, *, stream: bool) -> None:
+    """Threat: disconnect."""
     engine.holds_prepare = True
     with start(server, path, stream=stream):
         wait_until(lambda: engine.num_preparing == 1)

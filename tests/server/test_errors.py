@@ -151,6 +151,7 @@ def test_a_content_type_with_a_charset(server: RunningServer) -> None:
     ],
 )  # fmt: skip
 def test_answers_to_huge_nonsense_are_small(server: RunningServer, fields: dict[str, Any]) -> None:
+    """Threat: amplification."""
     response = server.client.post("/v1/chat/completions", json={"messages": HELLO, **fields})
     assert response.status_code in {400, 404}
     error_of(response, response.status_code)
@@ -226,6 +227,7 @@ def test_openai_raises_on_an_error_within_a_stream(client: openai.OpenAI, engine
 
 
 def test_a_full_server_turns_requests_away() -> None:
+    """Threat: overload: before any media is fetched."""
     with RunningServer(max_num_queued_reqs=2) as server:
         response = server.complete(["a", "b", "c"])
         assert error_of(response, 503)["message"] == "The server is busy: at most 2 answers at a time."
@@ -259,6 +261,7 @@ def test_a_chunked_body_without_end_is_cut_off(small_server: RunningServer) -> N
 
 
 def test_a_body_of_millions_of_values(server: RunningServer) -> None:
+    """Threat: amplification: few bytes of JSON can become many of memory."""
     error = error_of(server.complete([[]] * 3_000_000), 413)
     assert error["message"] == "The body must hold at most 2000000 JSON values."
 
@@ -269,6 +272,7 @@ def test_a_large_body_within_the_limit(server: RunningServer) -> None:
 
 @pytest.mark.parametrize("start", [b"GET /health HTTP/1.1\r\nX: ", b"GET /", b"GET /health HTTP/1.1\r\n"])
 def test_a_head_without_end_is_cut_off(server: RunningServer, start: bytes) -> None:
+    """Threat: header size (CVE-2025-48956)."""
     piece = b"Y: z\r\n" * 1000 if start.endswith(b"\r\n") else b"a" * 5000
     with socket.create_connection((server.host, server.port), timeout=10) as sock:
         sock.sendall(start)

@@ -84,6 +84,7 @@ def test_a_signal_lets_running_requests_finish(number: signal.Signals) -> None:
 
 
 def test_what_does_not_finish_in_time_gets_an_error() -> None:
+    """Threat: shutdown."""
     with running(shutdown_timeout=0.3) as process, ThreadPoolExecutor() as threads:
         url = process.line("Serving on").split()[-1]
         process.tell("hold 2")
@@ -98,6 +99,7 @@ def test_what_does_not_finish_in_time_gets_an_error() -> None:
 
 
 def test_a_second_signal_forces() -> None:
+    """Threat: shutdown."""
     with running(shutdown_timeout=60) as process, ThreadPoolExecutor() as threads:
         url = process.line("Serving on").split()[-1]
         process.tell("hold 2")

@@ -32,13 +32,14 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "percent": ("%31%32%37.0.0.1", "127%2e0%2e0%2e1", "%6cocalhost", "127.0.0.1%00.example.org", "127.0.0.1%23"),
     "wide": ("\uff11\uff12\uff17.0.0.1", "\u2460\u2461\u2466.0.0.1", "127\u30020\u30020\u30021", "127\uff0e0.0.1"),
     "names": (
-        "localhost", "LOCALHOST", "LocalHost", "localhost.", "\u24dbocalhost", "loc\u00adalhost", "localhost.localdomain",
-        "127.0.0.1.",
+        "localhost", "LOCALHOST", "LocalHost", "localhost.", "\u24dbocalhost", "loc\u00adalhost",
+        "localhost.localdomain", "127.0.0.1.",
     ),
     "brackets": ("[127.0.0.1]", "[::1", "::1", "[::1]x", "[::1].example.org", "[]", "[v1.x]"),
     "user name": ("user@127.0.0.1", "user:password@127.0.0.1", "example.org@127.0.0.1", "@127.0.0.1", ":@127.0.0.1"),
     "differential": (
-        "example.org\\@127.0.0.1", "example.org%40127.0.0.1", "example.org%23@127.0.0.1", "example.org%5c@127.0.0.1", "example.org\\.127.0.0.1", "127.0.0.1\\.example.org", "127.0.0.1 .example.org",
+        "example.org\\@127.0.0.1", "example.org%40127.0.0.1", "example.org%23@127.0.0.1", "example.org%5c@127.0.0.1",
+        "example.org\\.127.0.0.1", "127.0.0.1\\.example.org", "127.0.0.1 .example.org",
         "127.0.0.1\t.example.org", "127.0.0.1\r\nHost: example.org", "127.0.0.1\0.example.org", "exa\nmple.org",
         "\uff20127.0.0.1", "example.org\uff0f@127.0.0.1",
     ),

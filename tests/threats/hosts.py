@@ -64,6 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.num_requests += 1
         answers: dict[str, Callable[[], None]] = {
             "/picture.png": lambda: self._head(200, PICTURE),
+            "/large.png": lambda: self._head(200, PICTURE + bytes(900_000)),
             "/packed.png": lambda: self._head(200, gzip.compress(bytes(50 * 2**20)), ("Content-Encoding", "gzip")),
             "/endless.png": self._endless,
             "/short.png": self._short,

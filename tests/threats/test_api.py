@@ -85,11 +85,11 @@ PARAMETERS: tuple[dict[str, Any], ...] = (
     {"n": 10**9}, {"n": 0}, {"n": -1}, {"max_tokens": 2**63}, {"max_tokens": 2**64}, {"max_tokens": -1},
     {"temperature": -1}, {"temperature": 1e300}, {"top_p": 1.5}, {"top_k": -5}, {"top_k": 2**70}, {"min_p": 2},
     {"repetition_penalty": 0}, {"repetition_penalty": -1}, {"presence_penalty": 1e9}, {"frequency_penalty": -1e9},
-    {"logit_bias": {"-1": 5}}, {"logit_bias": {"x": 5}}, {"logit_bias": {"5": 1e999999}}, {"logit_bias": {"99999": 5}},
+    {"logit_bias": {"-1": 5}}, {"logit_bias": {"x": 5}}, {"logit_bias": {"5": 1e999}}, {"logit_bias": {"99999": 5}},
     {"stop_token_ids": [10**12]}, {"stop_token_ids": [-1]}, {"stop_token_ids": list(range(1000))},
     {"stop_token_ids": [10**12], "min_tokens": 1}, {"min_tokens": 2**62}, {"min_tokens": 10**6}, {"min_tokens": -1},
-    {"stop": ["x"] * 1000}, {"stop": "x" * 100_000}, {"stop": [""]}, {"seed": 2**64}, {"cache_salt": "x" * 10_000_000},
-    {"allowed_token_ids": [-1]}, {"allowed_token_ids": [10**12]}, {"allowed_token_ids": []},
+    {"stop": ["x"] * 1000}, {"stop": "x" * 100_000}, {"stop": [""]}, {"seed": 2**64}, {"cache_salt": "x" * 10**7},
+    {"allowed_token_ids": [-1]}, {"allowed_token_ids": [10**12]},
     {"logprobs": True, "top_logprobs": 10**6}, {"prompt_logprobs": -1}, {"truncate_prompt_tokens": -5},
     {"mm_processor_kwargs": {"max_pixels": 2**62}}, {"mm_processor_kwargs": {"min_pixels": 0}},
 )  # fmt: skip
@@ -165,7 +165,7 @@ def test_a_megabyte_of_marks_takes_a_moment(attacked: Attacked) -> None:
 
 
 def test_answers_to_nonsense_are_small(attacked: Attacked) -> None:
-    """Threat: amplification (GHSA-p6g9-7v3x-m8mv): twelve thousand mistakes are not twelve thousand errors."""
+    """Threat: amplification: twelve thousand mistakes are not twelve thousand errors."""
     for messages in ([5] * 12_000, [{"role": "user", "content": [{"type": "x" * 99}] * 12_000}], [{}] * 12_000):
         check_short(ask(attacked, messages))
 
@@ -189,7 +189,7 @@ def test_names_of_clients_are_no_paths(attacked: Attacked) -> None:
 
 
 def test_bodies_nested_without_end(attacked: Attacked) -> None:
-    """Threat: amplification (GHSA-p6g9-7v3x-m8mv): also fields that are only kept, which are 900 deep here."""
+    """Threat: amplification: also fields that are only kept, which are 900 deep here."""
     deep: Any = "x"
     for _ in range(900):
         deep = [deep]
@@ -204,7 +204,7 @@ def test_bodies_nested_without_end(attacked: Attacked) -> None:
 
 
 def test_salts_part_the_prefixes_of_tenants(attacked: Attacked) -> None:
-    """Threat: prefix-cache timing (GHSA-4qjh-9fv9-r85r, CVE-2025-25183)."""
+    """Threat: prefix-cache timing (GHSA-4qjh-9fv9-r85r)."""
     messages = [{"role": "user", "content": "The same long question of two tenants. " * 20}]
 
     def cached(salt: str) -> int:

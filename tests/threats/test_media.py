@@ -70,7 +70,7 @@ def check_short(answer: httpx2.Response, *, statuses: tuple[int, ...] = REFUSED)
 
 
 def test_no_form_of_an_inside_target_is_reached(attacked: Attacked) -> None:
-    """Threat: SSRF by media URL (CVE-2025-6242, GHSA-3f6c-7fw2-ppm4, CVE-2026-33626).
+    """Threat: SSRF by media URL (CVE-2025-6242, GHSA-3f6c-7fw2-ppm4, CVE-2026-33626, vLLM issue 57157).
 
     As served: every route that takes media, pictures and videos, the system's own resolver and network.
     """
@@ -86,7 +86,7 @@ def test_no_form_of_an_inside_target_is_reached(attacked: Attacked) -> None:
 
 
 def test_no_redirect_leads_inside(attacked: Attacked) -> None:
-    """Threat: redirects (CVE-2025-6242, CVE-2026-24779)."""
+    """Threat: redirects (CVE-2026-24779, CVE-2026-25960)."""
     for number, location in enumerate(LOCATIONS):
         to = quote(location.replace("PORT", str(attacked.canary.port)), safe="")
         status = (301, 302, 303, 307, 308)[number % 5]
@@ -123,6 +123,14 @@ def test_items_are_counted_before_any_is_fetched(attacked: Attacked, count: int)
     assert attacked.host.num_requests == before
 
 
+def test_downloads_of_a_request_are_bounded_together(attacked: Attacked) -> None:
+    """Threat: unbounded media (GHSA-p6g9-7v3x-m8mv): each of 0.9 MB."""
+    large = image(f"{attacked.host_url}/large.png")
+    for _ in range(3):
+        assert "at most 3000000 bytes together" in check_short(ask(attacked, *[large] * 4), statuses=(422,))
+    assert ask(attacked, *[large] * 3).status_code == 200
+
+
 def test_base64_is_measured_before_it_is_decoded(attacked: Attacked) -> None:
     """Threat: unbounded media (GHSA-p6g9-7v3x-m8mv)."""
     answer = ask(attacked, image("data:image/png;base64," + "A" * 1_400_000))
@@ -135,7 +143,7 @@ def test_base64_is_measured_before_it_is_decoded(attacked: Attacked) -> None:
              "file:///dev/zero", "file:etc/passwd", "FOLDER/x.png"]
 )  # fmt: skip
 def test_files_outside_of_the_folder_are_not_read(attacked: Attacked, path: str) -> None:
-    """Threat: local files (CVE-2025-6242)."""
+    """Threat: local files (vLLM PR 43117)."""
     link = attacked.media / "link.png"
     if not link.is_symlink():
         link.symlink_to("/etc/hostname")
@@ -146,14 +154,14 @@ def test_files_outside_of_the_folder_are_not_read(attacked: Attacked, path: str)
 
 @pytest.mark.parametrize("size", [(20_000, 20_000), (9_000, 9_000), (2**31 - 1, 2), (65_535, 65_535)])
 def test_headers_that_claim_huge_pictures(attacked: Attacked, size: tuple[int, int]) -> None:
-    """Threat: decompression bomb (CVE-2026-12491)."""
+    """Threat: decompression bomb."""
     bomb = png_bomb(*size)
     assert len(bomb) < 70
     assert "4000000 pixels" in check_short(ask(attacked, image(as_data("image/png", bomb))))
 
 
 def test_pixels_of_a_prompt_are_bounded_together(attacked: Attacked) -> None:
-    """Threat: decompression bomb (CVE-2026-12491): small files of two million pixels each; also where one is known."""
+    """Threat: decompression bomb: small files of two million pixels each; also where one is known."""
     large = image(FLAT[2000, 1000])
     for _ in range(2):
         assert "more than 6000000 pixels together" in check_short(ask(attacked, *[large] * 4))
@@ -199,7 +207,8 @@ def test_decoders_words_stay_inside(attacked: Attacked) -> None:
     ids=["jpegs", "fps", "num_frames", "max_frames", "processor", "samples", "more samples", "long", "large"],
 )
 def test_videos_have_few_frames_whoever_asks(attacked: Attacked, url: str, fields: dict[str, Any]) -> None:
-    """Threat: video frames (CVE-2026-34755, GHSA-pq5c-rjhq-qp7p, CVE-2026-5497, CVE-2026-105758, GHSA-x6mc-67gf-chw4)."""
+    """Threat: video frames (CVE-2026-34755, GHSA-pq5c-rjhq-qp7p, CVE-2026-5497, CVE-2026-105758,
+    GHSA-x6mc-67gf-chw4)."""
     start = time.monotonic()
     check_short(ask(attacked, video(url), **fields))
     assert time.monotonic() - start < 10
@@ -220,7 +229,7 @@ def _apng() -> bytes:
 
 
 def test_of_many_frames_one_is_decoded(attacked: Attacked) -> None:
-    """Threat: decompression bomb (CVE-2026-12491): a GIF of 2,000 frames, and a PNG that claims more than there are."""
+    """Threat: decompression bomb: a GIF of 2,000 frames, a PNG that claims more than there are."""
     frames = [Image.new("P", (60, 60), index % 256) for index in range(2000)]
     buffer = io.BytesIO()
     frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:])

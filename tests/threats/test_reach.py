@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from ipaddress import ip_address
 from typing import Any
 
 import pytest
 
 from chiasm.config.engine import MediaConfig
-from chiasm.errors import UserError
-from chiasm.multimodal import reach
+from chiasm.errors import OverloadedError, UserError
+from chiasm.multimodal import reach, resolve
 from chiasm.multimodal.fetch import MediaFetcher
 from chiasm.multimodal.sources import RemoteUrl, parse_source
 from tests.multimodal.remote import PUBLIC, Host, Names, Network, answer, fetcher, redirect
@@ -95,7 +97,7 @@ def test_the_url_that_is_checked_is_the_one_that_is_dialled() -> None:
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("location", LOCATIONS)
 def test_no_redirect_leads_inside(location: str, status: int) -> None:
-    """Threat: redirects (CVE-2025-6242, CVE-2026-24779)."""
+    """Threat: redirects (CVE-2026-24779, CVE-2026-25960)."""
     canary = redirect(location, f"{status} Elsewhere")
 
     async def main() -> None:
@@ -173,6 +175,35 @@ def test_this_machines_own_public_address_is_inside_too(monkeypatch: pytest.Monk
     assert isinstance(outcome, UserError)
     assert "this server itself" in outcome.message
     assert network.dialled == []
+
+
+def test_slow_name_servers_stop_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threat: slow hosts: a lookup ends when the system gives it up, whoever waits; others go on meanwhile."""
+    go = threading.Event()
+
+    def look_up(host: str, port: int, **_: object) -> list[Any]:
+        if host.startswith("slow"):
+            go.wait(10)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (PUBLIC, port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(resolve, "_MAX_LOOKUPS", 50)
+
+    async def main() -> None:
+        async with Host(answer()).serve() as host:
+            made = MediaFetcher(MediaConfig(fetch_timeout=0.2), dialer=Network(host))
+            slow = [_outcome(made, f"http://slow{number}.test/") for number in range(49)]
+            outcomes = await asyncio.gather(*slow)
+            assert {outcome.status for outcome in outcomes if isinstance(outcome, UserError)} == {504}
+            assert await _outcome(made, "http://media.test/") == b"picture"
+            assert isinstance(await _outcome(made, "http://slow.test/"), UserError)
+            with pytest.raises(OverloadedError):
+                await made.fetch("http://media.test/")
+            go.set()
+            await asyncio.sleep(0.2)
+            assert await _outcome(made, "http://media.test/") == b"picture"
+
+    asyncio.run(asyncio.wait_for(main(), 20))
 
 
 class TestDomains:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from chiasm.config.engine import MediaConfig
 from chiasm.errors import UserError, refuse
+from chiasm.multimodal.downloads import DownloadGauge, HeldDownloads
 from chiasm.multimodal.fetch import MediaFetcher
 from chiasm.multimodal.hashing import source_digest
 from chiasm.multimodal.in_memory import source_of_object, video_source_of_object
@@ -40,6 +42,7 @@ class MediaLoader:
             refuse("allowed_local_media_path", folder, "an existing folder")
         self._media = media
         self._fetcher = MediaFetcher(media)
+        self._downloads = DownloadGauge(media.max_download_bytes_in_flight)
         self._pool = PreprocessPool(media, runtime_dir=runtime_dir, pixel_folder=runtime_dir)
         self._cache = ItemCache(round(media.mm_processor_cache_gb * 2**30))
 
@@ -57,13 +60,16 @@ class MediaLoader:
         """Start the worker processes; returns at once, they get ready in the background."""
         self._pool.start()
 
-    async def fetch(self, parts: Sequence[MediaPart]) -> list[MediaSource]:
-        """Have the encoded media of a request at hand: downloads end here, nothing is decoded yet.
+    @asynccontextmanager
+    async def fetched(self, parts: Sequence[MediaPart]) -> AsyncIterator[list[MediaSource]]:
+        """Have the encoded media of a request at hand, until they are processed: nothing is decoded yet.
 
         Raises:
             UserError: for the first item that can't be had, naming its field.
+            OverloadedError: if downloads hold too much memory.
         """
-        return await _all_or_none([self._fetch_one(part) for part in parts])
+        with self._downloads.request() as held:
+            yield await _all_or_none([self._fetch_one(part, held) for part in parts])
 
     async def process(
         self, sources: Sequence[MediaSource], parts: Sequence[MediaPart], specs: Sequence[MediaSpec]
@@ -91,14 +97,15 @@ class MediaLoader:
         """Stop the worker processes."""
         await self._pool.close()
 
-    async def _fetch_one(self, part: MediaPart) -> MediaSource:
+    async def _fetch_one(self, part: MediaPart, held: HeldDownloads) -> MediaSource:
         media = self._media
         if not isinstance(part.source, str):
             return await asyncio.to_thread(self._source_of_object, part)
         parsed = parse_source(part.source, max_bytes=media.max_media_bytes, param=part.param)
         if isinstance(parsed, RemoteUrl):
             seconds = media.video_fetch_timeout if isinstance(part, VideoPart) else media.fetch_timeout
-            return MediaSource("bytes", await self._fetcher.fetch(parsed.url, part.param, seconds=seconds))
+            data = await self._fetcher.fetch(parsed.url, part.param, held=held, seconds=seconds)
+            return MediaSource("bytes", data)
         return parsed
 
     def _source_of_object(self, part: MediaPart) -> MediaSource:

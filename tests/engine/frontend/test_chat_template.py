@@ -258,6 +258,7 @@ def test_the_generation_tag_is_a_scope_that_shows_its_inside() -> None:
     ],
 )
 def test_the_sandbox_holds(escape: str) -> None:
+    """Threat: chat template (CVE-2025-61620)."""
     try:
         shown = run(escape)
     except UserError:

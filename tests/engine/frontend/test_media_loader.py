@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,10 +12,11 @@ import pytest
 from chiasm.config.engine import MediaConfig
 from chiasm.engine.frontend import media_loader as module
 from chiasm.engine.frontend.media_loader import MediaLoader
-from chiasm.errors import UserError
+from chiasm.errors import OverloadedError, UserError
+from chiasm.multimodal.downloads import HeldDownloads
 from chiasm.multimodal.fetch import MediaFetcher
 from chiasm.multimodal.sources import MediaSource
-from chiasm.schema.chat import ImagePart, VideoPart
+from chiasm.schema.chat import ImagePart, MediaPart, VideoPart
 from chiasm.schema.media import MediaSpec, PatchProcessorSpec, PixelRef, ProcessedItem, Unit, VideoProcessorSpec
 
 SPEC = PatchProcessorSpec(14, 2, 2, 3136, 301056)
@@ -55,10 +57,13 @@ def load(pool: FakePool, *params: str, monkeypatch: pytest.MonkeyPatch) -> list[
     loader = MediaLoader(MediaConfig(mm_processor_cache_gb=0), pool.folder)
     parts = [ImagePart(f"data:image/png;base64,{number:04}", param) for number, param in enumerate(params)]
 
-    async def fetch_and_process() -> list[ProcessedItem]:
-        return await loader.process(await loader.fetch(parts), parts, [SPEC] * len(parts))
+    return asyncio.run(asyncio.wait_for(loaded(loader, parts), 5))
 
-    return asyncio.run(asyncio.wait_for(fetch_and_process(), 5))
+
+async def loaded(loader: MediaLoader, parts: Sequence[MediaPart], spec: MediaSpec = SPEC) -> list[ProcessedItem]:
+    """The parts, as an engine has them loaded."""
+    async with loader.fetched(parts) as sources:
+        return await loader.process(sources, parts, [spec] * len(parts))
 
 
 def test_items_come_in_the_order_of_their_parts(pool: FakePool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +85,7 @@ def test_a_bad_source_is_named_before_any_worker_sees_it(pool: FakePool, monkeyp
     loader = MediaLoader(MediaConfig(), pool.folder)
     for source in ("ftp://example.com/a.png", "/etc/passwd", 5):
         with pytest.raises(UserError) as caught:
-            asyncio.run(loader.fetch([ImagePart(source, "messages[0].content[0].image")]))
+            asyncio.run(loaded(loader, [ImagePart(source, "messages[0].content[0].image")]))
         assert caught.value.param == "messages[0].content[0].image"
     assert pool.seen == []
 
@@ -107,7 +112,7 @@ def test_only_what_gives_the_same_result_is_not_processed_again(
         for repeat in range(2):
             for number, (source, spec) in enumerate(cases):
                 parts = [ImagePart(source, f"{number} {repeat}")]
-                loader.release(await loader.process(await loader.fetch(parts), parts, [spec] * len(parts)))
+                loader.release(await loaded(loader, parts, spec))
 
     asyncio.run(load_twice())
     assert pool.seen == [f"{number} 0" for number in range(len(cases))]
@@ -124,7 +129,7 @@ def test_what_is_not_kept(pool: FakePool, monkeypatch: pytest.MonkeyPatch, sourc
     parts = [ImagePart(source, "a"), ImagePart(source, "b")]
 
     async def load_both() -> None:
-        items = await loader.process(await loader.fetch(parts), parts, [SPEC] * len(parts))
+        items = await loaded(loader, parts)
         assert len(list(pool.folder.iterdir())) == 2
         loader.release(items)
 
@@ -141,7 +146,7 @@ def test_the_same_image_twice_in_a_request_is_processed_once_and_lent_twice(
     parts = [ImagePart(picture(20), "late"), ImagePart(picture(20), "late")]
 
     async def load_both() -> None:
-        first, second = await loader.process(await loader.fetch(parts), parts, [SPEC] * len(parts))
+        first, second = await loaded(loader, parts)
         loader.release([first])
         assert len(list(pool.folder.iterdir())) == 1
         loader.release([second])
@@ -154,15 +159,46 @@ def test_the_same_image_twice_in_a_request_is_processed_once_and_lent_twice(
 def test_videos_have_longer_to_arrive(pool: FakePool, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float | None] = []
 
-    async def fetch(_fetcher: MediaFetcher, _url: str, _param: str, *, seconds: float | None = None) -> bytes:
+    async def fetch(_fetcher: MediaFetcher, _url: str, _param: str, *, seconds: float, **_: object) -> bytes:
         given.append(seconds)
         return b""
 
     monkeypatch.setattr(MediaFetcher, "fetch", fetch)
+    monkeypatch.setattr(module, "PreprocessPool", lambda *args, **kwargs: pool)
     loader = MediaLoader(MediaConfig(fetch_timeout=2, video_fetch_timeout=9), pool.folder)
     url = "https://example.com/a"
-    asyncio.run(loader.fetch([ImagePart(url, "image"), VideoPart(url, "video")]))
+    asyncio.run(loaded(loader, [ImagePart(url, "image"), VideoPart(url, "video")]))
     assert given == [2, 9]
+
+
+def test_downloads_are_bounded_together_until_they_are_decoded(
+    pool: FakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threat: unbounded media (GHSA-p6g9-7v3x-m8mv): short requests can ask for much, and for much at once."""
+
+    async def fetch(_fetcher: MediaFetcher, url: str, param: str, *, held: HeldDownloads, **_: object) -> bytes:
+        for _piece in range(int(url.rpartition("/")[2])):
+            held.grow(100, param)
+        return b""
+
+    monkeypatch.setattr(MediaFetcher, "fetch", fetch)
+    monkeypatch.setattr(module, "PreprocessPool", lambda *args, **kwargs: pool)
+    loader = MediaLoader(MediaConfig(max_media_bytes=500, max_download_bytes_in_flight=1000), pool.folder)
+
+    async def scenario() -> None:
+        three = [ImagePart("http://a.test/3", name) for name in "ab"]
+        six = [ImagePart("http://a.test/6", name) for name in "cd"]
+        with pytest.raises(UserError, match="at most 1000 bytes together") as caught:
+            await loaded(loader, six)
+        assert caught.value.status == 422
+        async with loader.fetched(three):
+            with pytest.raises(OverloadedError, match="of at most 1000"):
+                await loaded(loader, six[:1])
+            await loaded(loader, three[:1])
+        await loaded(loader, six[:1])
+        assert loader._downloads.num_bytes == 0
+
+    asyncio.run(asyncio.wait_for(scenario(), 5))
 
 
 def test_the_same_file_as_a_picture_and_as_a_video_is_processed_twice(

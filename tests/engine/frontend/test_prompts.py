@@ -137,6 +137,7 @@ PLACES = (
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("special", MEDIA)
 def test_a_media_token_in_what_a_user_writes_is_refused(builder: PromptBuilder, place: str, special: str) -> None:
+    """Threat: placeholder injection (CVE-2026-44222, GHSA-hpv8-x276-m59f)."""
     for spelling in (special, special[:5] + "\ufdd0" + special[5:]):
         messages, kwargs = put_in(place, f"x{spelling}y")
         with refused(place, special, "image_url"):
@@ -255,6 +256,7 @@ def test_deep_nesting_is_refused(builder: PromptBuilder, wrap: Any) -> None:
 
 
 def test_a_megabyte_of_special_tokens_takes_a_moment(tokenizer: Tokenizer) -> None:
+    """Threat: quadratic time (CVE-2025-46560)."""
     builder = make_builder(tokenizer, PARTS)
     started = time.perf_counter()
     for special in ("<|im_end|>", "<|image_1|>", "<|im_", "<", "\ufdd0"):
