@@ -8,6 +8,7 @@ writing end only the parent holds; when the parent ends, however it ends, the pi
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from pathlib import Path
 
 _PIPE_VARIABLE = "CHIASM_PARENT_PIPE"
 _FOLDER_VARIABLE = "CHIASM_RUNTIME_DIR"
+_HARMLESS = re.compile(r"PATH|HOME|LANG|TMPDIR|TZ|(?:LC|LD|DYLD|PYTHON)_?[A-Z0-9_]*|(?:OMP|MKL)_[A-Z0-9_]*")
 # Threads of OpenMP that wait for each other sleep instead of spinning. On cores that others use too, spinning made a
 # model three times slower (docs/performance.md); on idle ones there is no difference.
 _DEFAULT_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -74,6 +76,11 @@ class Child:
         if self._pipe is not None:
             os.close(self._pipe)
             self._pipe = None
+
+
+def harmless_variables() -> dict[str, str]:
+    """Of this process's environment what programs need to start. Others may be keys and passwords."""
+    return {name: value for name, value in os.environ.items() if _HARMLESS.fullmatch(name)}
 
 
 def start_child(

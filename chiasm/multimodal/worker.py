@@ -31,7 +31,7 @@ from chiasm.multimodal.jobs import PREFIX, Done, Failed, Full, Job, Refused, Rep
 from chiasm.multimodal.local_files import read_local_file
 from chiasm.multimodal.processing import Frame, process_image, process_video
 from chiasm.multimodal.sampling import sample_frames
-from chiasm.multimodal.sandbox import enter_sandbox
+from chiasm.multimodal.sandbox import enter_sandbox, write_only_in
 from chiasm.schema.media import UNKNOWN_FPS, FrameTimes, ImageProcessorSpec, ProcessedItem, VideoProcessorSpec
 
 _NICENESS = 10
@@ -134,18 +134,19 @@ class Worker:
 
 def main() -> None:
     """Serve the pool whose socket the command line names, until it closes."""
-    die_with_parent()
-    configure_logging("preprocess")
     args = _parse_args()
     _be_modest()
+    can_write_less = write_only_in(args.pixel_folder)  # before there is a second thread
+    die_with_parent()
+    configure_logging("preprocess")
     # Our own limit is checked against the header before any pixel is decoded, and may be higher than Pillow's.
     Image.MAX_IMAGE_PIXELS = None
     video_limits = VideoLimits(args.max_video_pixels, args.max_video_seconds)
     worker = Worker(args.pixel_folder, args.max_bytes, args.max_pixels, video_limits, args.allowed_folder)
     with contextlib.suppress(OSError, EOFError), socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(args.socket))  # only now, with torch loaded: connecting says "ready"
-        if not enter_sandbox():
-            _logger.warning("this system can't keep decoders from the network")
+        if not (enter_sandbox() and can_write_less):
+            _logger.warning("this system can't keep decoders from the network, or from writing to files")
         while True:
             _serve_one(connection, worker)
     # The pool is gone: either it is about to kill us, or its process has died, and then the watch of

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import re
 import secrets
 import socket
 import subprocess
@@ -13,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from chiasm.dist.children import Child, start_child
+from chiasm.dist.children import Child, harmless_variables, start_child
 from chiasm.errors import UserError
 from chiasm.logs import get_logger
 from chiasm.multimodal.jobs import PREFIX, Job, Reply
@@ -25,8 +23,6 @@ _POLL_INTERVAL = 0.1
 _KILL_GRACE = 5.0  # dying takes time too, at their priority on a busy machine
 # One core each, and no GPU: a decoder has no business there.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-# Of the server's own variables it gets what programs need to start. Others may be keys and passwords.
-_INHERITED = re.compile(r"PATH|HOME|LANG|TMPDIR|TZ|(?:LC|LD|DYLD|PYTHON)_?[A-Z0-9_]*|(?:OMP|MKL)_[A-Z0-9_]*")
 
 _logger = get_logger(__name__)
 
@@ -67,7 +63,7 @@ class WorkerProcess:
             ["--socket", str(path), *self._args],
             runtime_dir=self._runtime_dir,
             name="preprocessing worker",
-            inherited={name: value for name, value in os.environ.items() if _INHERITED.fullmatch(name)},
+            inherited=harmless_variables(),
             env=_ENVIRONMENT,
         )
 

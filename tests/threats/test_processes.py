@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 import chiasm
-from chiasm.multimodal import worker_process
+from chiasm.dist.children import harmless_variables
 from tests.threats.conftest import SECRET, Attacked, pickle_that_touches
 from tests.threats.test_media import FLAT, ask, image
 
@@ -156,45 +156,80 @@ def test_decoders_are_in_a_sandbox(attacked: Attacked) -> None:
 
 
 _ATTEMPTS = """
-import os, socket, subprocess, threading
-from chiasm.multimodal.sandbox import enter_sandbox
-mine, yours = socket.socketpair()
-go, late = threading.Event(), []
-def from_another_thread():
-    go.wait()
-    attempt(late, socket.socket)
-def attempt(refused, call, *args):
+import os, socket, subprocess, sys, threading
+from pathlib import Path
+from chiasm.multimodal.sandbox import enter_sandbox, write_only_in
+mine, other = Path(sys.argv[1]), Path(sys.argv[2])
+refused = []
+def attempt(call, *args):
     try:
         call(*args)
     except PermissionError:
         refused.append(call.__name__)
+print(write_only_in(mine))
+near, far = socket.socketpair()
+go = threading.Event()
+def from_another_thread():
+    go.wait()
+    attempt(socket.socket)
+    attempt((other / "new").write_text, "x")
 thread = threading.Thread(target=from_another_thread)
 thread.start()
 print(enter_sandbox())
-refused = []
-attempt(refused, socket.socket)
-attempt(refused, lambda: socket.socket(socket.AF_UNIX))
-attempt(refused, lambda: yours.connect("/dev/log"))
-attempt(refused, subprocess.run, ["true"])
-attempt(refused, os.kill, os.getppid(), 0)
-attempt(refused, os.execv, "/bin/true", ["true"])
 go.set()
 thread.join()
-mine.sendall(b"x")
-threading.Thread(target=int).start()
-print(len(refused), late, yours.recv(1))
+print(refused)
+refused.clear()
+attempt(socket.socket, socket.AF_UNIX)
+attempt(far.connect, "/dev/log")
+attempt(subprocess.run, ["true"])
+attempt(os.kill, os.getppid(), 0)
+attempt(os.execv, "/bin/true", ["true"])
+print(refused)
+refused.clear()
+(mine / "a").write_text("x")
+for call, *args in (
+    ((other / "there").write_text, "x"), ((other / "there").unlink,), ((other / "new").mkdir,),
+    (os.truncate, other / "there", 0), (os.symlink, "/", mine / "b"), (os.open, other / "there", os.O_WRONLY),
+):
+    attempt(call, *args)
+print(refused, (other / "there").read_text())
+near.sendall(b"x")
+(mine / "a").unlink()
+mine.rmdir()
+print(far.recv(1))
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the filter of system calls is Linux's")
-def test_a_sandboxed_process_reaches_nobody() -> None:
-    """Threat: error leaks and decoder RCE (CVE-2026-22778): it can't be undone, and holds for threads of before."""
-    done = subprocess.run([sys.executable, "-c", _ATTEMPTS], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.stdout, done.stderr) == ("True\n6 ['socket'] b'x'\n", "")
+@pytest.mark.skipif(sys.platform != "linux", reason="the filter of system calls and Landlock are Linux's")
+def test_a_sandboxed_process_reaches_and_changes_nothing(tmp_path: Path) -> None:
+    """Threat: error leaks and decoder RCE (CVE-2026-22778): it can't be undone, and holds for all threads."""
+    folders = [tmp_path / "mine", tmp_path / "other"]
+    for folder in folders:
+        folder.mkdir()
+    (folders[1] / "there").write_text("untouched")
+    command = [sys.executable, "-c", _ATTEMPTS, *map(str, folders)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "True",
+        "True",
+        "['socket', 'write_text']",
+        "['socket', 'connect', 'run', 'kill', 'execv']",
+        "['write_text', 'unlink', 'mkdir', 'truncate', 'symlink', 'open'] untouched",
+        "b'x'",
+    ]
+
+
+@pytest.mark.parametrize("name", ["PATH", "HOME", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_NUM_THREADS"])
+def test_decoders_inherit_what_they_need(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "x")
+    assert harmless_variables()[name] == "x"
 
 
 @pytest.mark.parametrize(
     "name", ["CHIASM_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK", "https_proxy"]
 )
-def test_decoders_inherit_no_secrets(name: str) -> None:
-    assert not worker_process._INHERITED.fullmatch(name)
+def test_decoders_inherit_no_secrets(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "x")
+    assert name not in harmless_variables()
