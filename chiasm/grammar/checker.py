@@ -12,7 +12,7 @@ import zmq
 import zmq.asyncio
 
 from chiasm.dist.channel import join_channel
-from chiasm.dist.children import Child, harmless_variables, start_child
+from chiasm.dist.children import Child, start_child
 from chiasm.errors import UserError
 from chiasm.grammar.messages import CHANNEL, Verdict
 from chiasm.logs import get_logger
@@ -125,11 +125,7 @@ class GrammarChecker:
         self._socket = self._context.socket(zmq.PAIR)
         join_channel(self._socket, self._runtime_dir, CHANNEL, is_binding=True)
         self._child = start_child(
-            "chiasm.grammar.worker",
-            self._args,
-            runtime_dir=self._runtime_dir,
-            name="grammar compiler",
-            inherited=harmless_variables(),
+            "chiasm.grammar.worker", self._args, runtime_dir=self._runtime_dir, name="grammar compiler"
         )
 
     async def _verdict(self, seconds: float) -> Verdict:

@@ -227,7 +227,6 @@ def test_openai_raises_on_an_error_within_a_stream(client: openai.OpenAI, engine
 
 
 def test_a_full_server_turns_requests_away() -> None:
-    """Threat: overload: before any media is fetched."""
     with RunningServer(max_num_queued_reqs=2) as server:
         response = server.complete(["a", "b", "c"])
         assert error_of(response, 503)["message"] == "The server is busy: at most 2 answers at a time."

@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.threats import test_media as media
 from tests.threats.conftest import Attacked
 from tests.threats.test_media import REFUSED, check_short
 
@@ -162,6 +163,23 @@ def test_a_megabyte_of_marks_takes_a_moment(attacked: Attacked) -> None:
         start = time.monotonic()
         check_short(ask(attacked, [{"role": "user", "content": mark * (10**6 // len(mark))}]))
         assert time.monotonic() - start < 5, mark
+
+
+def test_a_full_server_says_so_before_it_fetches_anything(attacked: Attacked) -> None:
+    """Threat: overload."""
+    long = {"messages": TEXT, "n": 8, "temperature": 1, "max_tokens": 3000, "ignore_eos": True, "stream": True}
+    before = attacked.host.num_requests
+    with httpx2.stream("POST", f"{attacked.server.url}/v1/chat/completions", json=long, timeout=60) as answering:
+        lines = answering.iter_lines()  # the answers end with it
+        assert next(lines).startswith("data: ")
+        start = time.monotonic()
+        refused = media.ask(attacked, media.image(f"{attacked.host_url}/picture.png"))
+        check_short(refused, statuses=(503,))
+        assert time.monotonic() - start < 5
+        assert int(refused.headers["retry-after"]) > 0
+        assert attacked.host.num_requests == before
+    attacked.server.await_metric("chiasm:num_requests_running", 0)
+    assert ask(attacked).status_code == 200
 
 
 def test_answers_to_nonsense_are_small(attacked: Attacked) -> None:
