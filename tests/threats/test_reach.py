@@ -95,7 +95,7 @@ def test_the_url_that_is_checked_is_the_one_that_is_dialled() -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-@pytest.mark.parametrize("location", LOCATIONS)
+@pytest.mark.parametrize("location", [*LOCATIONS, "http://inside.test:PORT/"])
 def test_no_redirect_leads_inside(location: str, status: int) -> None:
     """Threat: redirects (CVE-2026-24779, CVE-2026-25960)."""
     canary = redirect(location, f"{status} Elsewhere")
