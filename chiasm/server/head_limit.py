@@ -79,7 +79,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._head_timer = None
 
     def _give_up(self) -> None:
-        if not self.transport.is_closing():
+        if self._silent_bytes == 0:  # browsers open connections for what they may want later: no answer to no request
+            self.transport.close()
+        elif not self.transport.is_closing():
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"A request's head must arrive within {HEAD_SECONDS:g} seconds.")
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:

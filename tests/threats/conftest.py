@@ -71,7 +71,7 @@ def pickle_that_touches(path: Path) -> bytes:
     return b"cos\nsystem\n(S'touch " + os.fsencode(path) + b"'\ntR."
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     """The server; a test may break nothing for the others."""
     folder = tmp_path_factory.mktemp("attacked")
