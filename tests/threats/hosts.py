@@ -28,7 +28,10 @@ class Canary:
     """
 
     def __init__(self) -> None:
-        self._sock = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+        if socket.has_dualstack_ipv6():
+            self._sock = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+        else:
+            self._sock = socket.create_server(("", 0))
         self._sock.settimeout(0.1)
         self.port: int = self._sock.getsockname()[1]
         self.num_visitors = 0

@@ -211,6 +211,8 @@ def test_a_sandboxed_process_reaches_and_changes_nothing(tmp_path: Path) -> None
     command = [sys.executable, "-c", _ATTEMPTS, *map(str, folders)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == ""
+    if done.stdout.startswith("False"):
+        pytest.skip("this system has no Landlock")
     assert done.stdout.splitlines() == [
         "True",
         "True",
