@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from chiasm.engine.frontend.answers import append_answer
 from chiasm.schema.output import CompletionOutput, RequestOutput
+from chiasm.server.bodies import PromptTokensDetails, Usage
 from chiasm.server.generation import Outputs
-from chiasm.server.responses import PromptTokensDetails, Usage
 
 
 class Tally:

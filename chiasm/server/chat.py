@@ -16,6 +16,13 @@ from chiasm.schema.chat import ChatMessage
 from chiasm.schema.output import CompletionOutput
 from chiasm.schema.sampling import SamplingParams
 from chiasm.server.answers import Collected, Tally
+from chiasm.server.bodies import (
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatDelta,
+)
 from chiasm.server.body import read_request
 from chiasm.server.generation import Outputs, run_prompt
 from chiasm.server.logprobs import chat_logprobs
@@ -24,13 +31,6 @@ from chiasm.server.metrics import RequestWatch
 from chiasm.server.openapi import ERROR_RESPONSES, body_schema
 from chiasm.server.requests import ChatRequest
 from chiasm.server.respond import Events, respond, stream, whole
-from chiasm.server.responses import (
-    ChatChoice,
-    ChatChunk,
-    ChatChunkChoice,
-    ChatCompletion,
-    ChatDelta,
-)
 from chiasm.server.sampling import chat_sampling
 from chiasm.server.state import AnswerHead, ServerState, answer_head
 from chiasm.server.structured import chat_form

@@ -17,6 +17,7 @@ from chiasm.schema.chat import PreparedPrompt
 from chiasm.schema.output import CompletionOutput
 from chiasm.schema.sampling import SamplingParams
 from chiasm.server.answers import Collected, Tally
+from chiasm.server.bodies import Completion, CompletionChoice
 from chiasm.server.body import read_request
 from chiasm.server.engine import Engine
 from chiasm.server.generation import Outputs, run_prompt, run_together
@@ -26,7 +27,6 @@ from chiasm.server.openapi import ERROR_RESPONSES, body_schema
 from chiasm.server.prompts import Prompt, parse_prompts
 from chiasm.server.requests import CompletionRequest
 from chiasm.server.respond import Events, respond, stream, whole
-from chiasm.server.responses import Completion, CompletionChoice
 from chiasm.server.sampling import completion_sampling
 from chiasm.server.state import AnswerHead, ServerState, answer_head
 

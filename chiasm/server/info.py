@@ -9,8 +9,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import PlainTextResponse, Response
 
 from chiasm.errors import UserError, shorten
+from chiasm.server.bodies import ModelCard, ModelList, ModelPermission, Version, json_response
 from chiasm.server.openapi import ERROR_RESPONSES
-from chiasm.server.responses import ModelCard, ModelList, ModelPermission, Version, json_response
 from chiasm.server.state import ServerState
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chiasm.schema.output import CompletionOutput, Logprob
-from chiasm.server.responses import ChatLogprobs, CompletionLogprobs, TokenLogprobs, TopLogprob
+from chiasm.server.bodies import ChatLogprobs, CompletionLogprobs, TokenLogprobs, TopLogprob
 
 _LOWEST = -9999.0  # stands for minus infinity, which JSON can't write
 

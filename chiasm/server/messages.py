@@ -20,7 +20,7 @@ from chiasm.parsers.reasoning import ReasoningFormat
 from chiasm.parsers.registry import CALL_FORMATS, REASONING_FORMATS
 from chiasm.schema.output import CompletionOutput
 from chiasm.schema.sampling import SamplingParams
-from chiasm.server.responses import (
+from chiasm.server.bodies import (
     CalledFunction,
     CalledFunctionDelta,
     ChatDelta,

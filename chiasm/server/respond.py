@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from chiasm.errors import OverloadedError
 from chiasm.server.answers import Collected, collect
+from chiasm.server.bodies import json_response
 from chiasm.server.generation import Outputs
 from chiasm.server.interrupts import client_gone, run_unless, stop_asked
-from chiasm.server.responses import json_response
 from chiasm.server.sse import EventStream
 from chiasm.server.state import ServerState
 
