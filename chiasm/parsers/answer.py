@@ -52,6 +52,11 @@ class AnswerParser:
         self._held: list[str] = []  # what opened the reader, and what it has been given
         self._events: list[Event] = []
 
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether the text so far ends within reasoning."""
+        return self._mode == "reasoning"
+
     def feed(self, text: str) -> list[Event]:
         """What more text makes certain."""
         self._buffer += text

@@ -18,6 +18,12 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     multimodal_tokens: dict[str, int]
 
 
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    """What the answers' tokens were."""
+
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct, frozen=True):
     """Tokens of a request; those of media count as prompt tokens."""
 
@@ -25,6 +31,7 @@ class Usage(msgspec.Struct, frozen=True):
     total_tokens: int
     completion_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
 class TopLogprob(msgspec.Struct, frozen=True):

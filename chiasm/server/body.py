@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from starlette.requests import Request
 
 from chiasm.errors import UserError, shorten
-from chiasm.server.requests import GenerationRequest
+from chiasm.server.requests import ModelRequest
 from chiasm.server.state import ServerState
 from chiasm.server.unserved import refuse_unserved
 
@@ -26,7 +26,7 @@ _MIN_BYTES_PER_SECOND = 16 * 1024
 _MAX_EXPLAINED = 1 << 20  # bytes of a broken body that is looked at again to say what is wrong
 _MARKS = (b",", b"[", b"{")
 
-R = TypeVar("R", bound=GenerationRequest)
+R = TypeVar("R", bound=ModelRequest)
 
 
 async def read_request(http: Request, model: type[R], state: ServerState) -> R:

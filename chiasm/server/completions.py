@@ -98,7 +98,9 @@ async def _prepare(engine: Engine, prompts: list[Prompt], cache_salt: str) -> li
 
 
 def _completion(head: AnswerHead, echoes: list[str], done: Collected) -> Completion:
-    return Completion(*head, [_choice(answer, echoes[answer.index], offset=0) for answer in done.answers], done.usage)
+    return Completion(
+        *head, [_choice(answer, echoes[answer.index], offset=0) for answer in done.answers], done.tally.usage()
+    )
 
 
 async def _chunks(outputs: Outputs, head: AnswerHead, request: CompletionRequest, echoes: list[str]) -> Events:

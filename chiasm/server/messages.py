@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -18,7 +19,7 @@ from chiasm.parsers.events import CallArguments, CallStart, ContentText, Event, 
 from chiasm.parsers.forced import ForcedCalls
 from chiasm.parsers.reasoning import ReasoningFormat
 from chiasm.parsers.registry import CALL_FORMATS, REASONING_FORMATS
-from chiasm.schema.output import CompletionOutput
+from chiasm.schema.output import CompletionOutput, RequestOutput
 from chiasm.schema.sampling import SamplingParams
 from chiasm.server.bodies import (
     CalledFunction,
@@ -103,26 +104,81 @@ class AnswerReading:
         parser: tells its parts; None if all of it is content.
         is_parallel: whether more than its first call is given.
         num_calls: so far.
+        num_reasoning_tokens: so far; a piece with several tokens in which the reasoning ends counts as a whole.
+        events: all so far.
+        finish_reason: why the answer ended, which for an answer with calls is that it waits for their results.
     """
 
     parser: AnswerParser | None
     is_parallel: bool
     num_calls: int = 0
+    num_reasoning_tokens: int = 0
+    events: list[Event] = field(default_factory=list)
+    finish_reason: str | None = None
 
     def take(self, answer: CompletionOutput) -> list[Event]:
         """What is new of an answer."""
+        events = self._events(answer)
+        self.events += events
+        has_calls = self.num_calls > 0 and answer.finish_reason == "stop"
+        self.finish_reason = "tool_calls" if has_calls else answer.finish_reason
+        return events
+
+    def _events(self, answer: CompletionOutput) -> list[Event]:
         if self.parser is None:
             return [ContentText(answer.text)]
+        was_reasoning = self.parser.is_reasoning
         events = self.parser.feed(answer.text)
+        if was_reasoning or self.parser.is_reasoning:
+            self.num_reasoning_tokens += len(answer.token_ids)
         if answer.finish_reason is not None:
             events += self.parser.finish()
         kept = [event for event in events if self.is_parallel or not _is_of_later_call(event)]
         self.num_calls += sum(isinstance(event, CallStart) for event in kept)
         return kept
 
-    def finish_reason(self, answer: CompletionOutput) -> str | None:
-        """Why the answer ended, which for an answer with calls is that it waits for their results."""
-        return "tool_calls" if self.num_calls and answer.finish_reason == "stop" else answer.finish_reason
+
+class News(NamedTuple):
+    """What is new of one answer.
+
+    Attributes:
+        answer: its text and tokens.
+        events: what the text is.
+        finish_reason: as clients are told it; None while the answer goes on.
+    """
+
+    answer: CompletionOutput
+    events: list[Event]
+    finish_reason: str | None
+
+
+class AnswersReading:
+    """Reads all answers of one request, piece by piece as they come.
+
+    Attributes:
+        answers: what has been read, by the answer's index.
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self.answers: dict[int, AnswerReading] = {}
+
+    def take(self, output: RequestOutput) -> list[News]:
+        """What is new of each answer."""
+        news = []
+        for answer in output.outputs:
+            if answer.index not in self.answers:
+                self.answers[answer.index] = self._reading.answer(output.prompt)
+            own = self.answers[answer.index]
+            news.append(News(answer, own.take(answer), own.finish_reason))
+        return news
+
+    @property
+    def num_reasoning_tokens(self) -> int | None:
+        """Of all answers so far; None where no reasoning is told from content."""
+        if self._reading.marks is None:
+            return None
+        return sum(answer.num_reasoning_tokens for answer in self.answers.values())
 
 
 def _is_of_later_call(event: Event) -> bool:
@@ -143,7 +199,7 @@ def whole_message(events: Iterable[Event]) -> ChatMessageOut:
                 calls.append((event.name, []))
             case CallArguments():
                 calls[-1][1].append(event.text)
-    made = [ToolCallOut(_call_id(), CalledFunction(name, "".join(parts))) for name, parts in calls]
+    made = [ToolCallOut(call_id(), CalledFunction(name, "".join(parts))) for name, parts in calls]
     thought = "".join(reasoning) or UNSET
     text = "".join(content)
     return ChatMessageOut("assistant", text if text or not made else None, thought, thought, made or UNSET)
@@ -158,10 +214,11 @@ def delta_of(event: Event) -> ChatDelta:
             return ChatDelta(reasoning=event.text, reasoning_content=event.text)
         case CallStart():
             function = CalledFunctionDelta(name=event.name, arguments="")
-            return ChatDelta(tool_calls=[ToolCallDelta(event.number, function, _call_id(), "function")])
+            return ChatDelta(tool_calls=[ToolCallDelta(event.number, function, call_id(), "function")])
         case CallArguments():
             return ChatDelta(tool_calls=[ToolCallDelta(event.number, CalledFunctionDelta(arguments=event.text))])
 
 
-def _call_id() -> str:
+def call_id() -> str:
+    """A name for a call, by which its result will be known."""
     return f"call_{uuid.uuid4().hex[:24]}"

@@ -50,6 +50,23 @@ TOOL_SCHEMA: dict[str, Any] = {
         },
     },
 }
+_FUNCTION: dict[str, Any] = {
+    "name": {"type": "string"},
+    "description": {"type": ["string", "null"]},
+    "parameters": {"type": ["object", "null"]},
+}
+FLAT_TOOL_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["type", "name"],
+    "properties": {"type": {"enum": ["function"]}, **_FUNCTION},
+}
+_ITEM_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"type": {"enum": ["message", "function_call", "function_call_output", "reasoning"]}},
+}
+INPUT_SCHEMA: dict[str, Any] = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": _ITEM_SCHEMA, "minItems": 1}]
+}
 _TOKEN_IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
 _TEXT: dict[str, Any] = {"type": "string"}
 PROMPT_SCHEMA: dict[str, Any] = {

@@ -12,31 +12,58 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from chiasm.errors import UserError
 from chiasm.schema.sampling import MAX_LOGPROBS, MAX_STOP_STRINGS
-from chiasm.server.openapi import MESSAGE_SCHEMA, PROMPT_SCHEMA, TOOL_SCHEMA
+from chiasm.server.openapi import FLAT_TOOL_SCHEMA, INPUT_SCHEMA, MESSAGE_SCHEMA, PROMPT_SCHEMA, TOOL_SCHEMA
 
 MAX_MESSAGES = 4096
 MAX_STOP_TOKEN_IDS = 256
 MAX_CACHE_SALT = 256
+MAX_METADATA = 16  # entries, as OpenAI has it
+REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 def _as_list(value: object) -> object:
     return [] if value is None else [value] if isinstance(value, str) else value
 
 
+def _as_effort(value: str) -> str:
+    if value not in REASONING_EFFORTS:
+        raise ValueError(f"must be one of {', '.join(REASONING_EFFORTS)}")
+    return value
+
+
 _StopStrings = Annotated[list[str], BeforeValidator(_as_list), Field(max_length=MAX_STOP_STRINGS)]
 _PositiveInt = Annotated[int, Field(ge=1)]
+_Effort = Annotated[str, AfterValidator(_as_effort)]
 _Dict = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)]
 
 
-class GenerationRequest(BaseModel):
-    """What both ways of asking have in common. Fields left out or null take the server's defaults.
+class ModelRequest(BaseModel):
+    """What all bodies have in common. Fields left out or null take the server's defaults.
 
     Attributes:
         model: one of the served names; left out, the first.
+    """
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False, hide_input_in_errors=True)
+
+    model: str | None = None
+
+    def check(self) -> None:
+        """Refuse fields that contradict each other.
+
+        Raises:
+            UserError: naming one of them.
+        """
+
+
+class GenerationRequest(ModelRequest):
+    """What all ways of asking for answers have in common.
+
+    Attributes:
         max_tokens: longest answer in tokens. Left out: what the checkpoint recommends, else what the context holds,
             and 16 for ``/v1/completions``.
         stream: send the answer as server-sent events while it is made, and ``[DONE]`` after them.
@@ -53,9 +80,6 @@ class GenerationRequest(BaseModel):
         guided_json_object: the answer is a JSON object.
     """
 
-    model_config = ConfigDict(extra="allow", allow_inf_nan=False, hide_input_in_errors=True)
-
-    model: str | None = None
     n: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -94,11 +118,7 @@ class GenerationRequest(BaseModel):
         return self.wants_usage_chunk and bool((self.stream_options or {}).get("continuous_usage_stats"))
 
     def check(self) -> None:
-        """Refuse fields that contradict each other.
-
-        Raises:
-            UserError: naming one of them.
-        """
+        """See ``ModelRequest``."""
         if self.stream_options and not self.stream:
             raise UserError("stream_options needs stream to be true.", param="stream_options")
 
@@ -139,15 +159,39 @@ class ChatRequest(GenerationRequest):
     tools: list[Any] | None = Field(None, json_schema_extra={"items": TOOL_SCHEMA})
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: _Effort | None = None
 
     def check(self) -> None:
-        """See ``GenerationRequest``."""
+        """See ``ModelRequest``."""
         super().check()
         if self.top_logprobs and not self.logprobs:
             raise UserError("top_logprobs needs logprobs to be true.", param="top_logprobs")
         if self.continue_final_message and self.add_generation_prompt:
             message = "continue_final_message and add_generation_prompt can't both be true."
             raise UserError(message, param="continue_final_message")
+
+
+class ResponsesRequest(GenerationRequest):
+    """Body of ``/v1/responses``: what OpenAI has there, and the extras of ``/v1/chat/completions``."""
+
+    input: Any = Field(json_schema_extra=INPUT_SCHEMA)
+    instructions: str | None = None
+    max_output_tokens: _PositiveInt | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    previous_response_id: str | None = Field(None, max_length=128)
+    store: bool | None = None
+    background: bool | None = None
+    truncation: str | None = None
+    include: list[str] | None = Field(None, max_length=16)
+    metadata: dict[str, str] | None = Field(None, max_length=MAX_METADATA)
+    text: dict[str, Any] | None = None
+    reasoning: dict[str, Any] | None = None
+    tools: list[Any] | None = Field(None, json_schema_extra={"items": FLAT_TOOL_SCHEMA})
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: _Dict = {}
+    mm_processor_kwargs: _Dict = {}
+    media_io_kwargs: _Dict = {}
 
 
 class CompletionRequest(GenerationRequest):
@@ -164,7 +208,7 @@ class CompletionRequest(GenerationRequest):
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
     def check(self) -> None:
-        """See ``GenerationRequest``."""
+        """See ``ModelRequest``."""
         super().check()
         if self.echo and self.logprobs is not None:
             raise UserError("echo together with logprobs is not served by this version.", param="logprobs")

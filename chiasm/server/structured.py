@@ -12,19 +12,27 @@ from chiasm.grammar.tools import calls_grammar
 from chiasm.parsers.reasoning import ReasoningFormat
 from chiasm.schema.chat import AddedToken
 from chiasm.schema.structured import StructuredOutputs, Thinking
-from chiasm.server.requests import ChatRequest, GenerationRequest
+from chiasm.server.requests import GenerationRequest
 from chiasm.server.tools import ToolUse
 
 _GUIDED = ("json", "regex", "choice", "grammar", "json_object")
 
 
-def parse_structured_outputs(request: GenerationRequest) -> StructuredOutputs | None:
+def parse_structured_outputs(
+    request: GenerationRequest, text_format: Mapping[str, Any] | None = None
+) -> StructuredOutputs | None:
     """The form that a request asks for; None if any will do.
+
+    Args:
+        request: has the fields that all ways of asking share.
+        text_format: ``text.format``, which says in ``/v1/responses`` what ``response_format`` does elsewhere.
 
     Raises:
         UserError: if two fields ask for one, or one can't be followed.
     """
     asked: list[StructuredOutputs] = []
+    if text_format is not None:
+        asked += _text_format(text_format)
     if request.response_format is not None:
         asked += _response_format(request.response_format)
     if request.structured_outputs:
@@ -54,13 +62,26 @@ def _response_format(given: Mapping[str, Any]) -> list[StructuredOutputs]:
     return [StructuredOutputs(json=described["schema"], param="response_format.json_schema.schema")]
 
 
-def chat_form(request: ChatRequest, tools: ToolUse) -> StructuredOutputs | None:
-    """The form of a chat answer: calls where the request demands them, else what it asks for.
+def _text_format(given: Mapping[str, Any]) -> list[StructuredOutputs]:
+    """The same without an object around the schema."""
+    kind = given.get("type", "text")
+    if kind not in ("text", "json_object", "json_schema"):
+        refuse("text.format.type", kind, "text, json_object or json_schema")
+    if kind == "text":
+        return []
+    if kind == "json_object":
+        return [StructuredOutputs(json_object=True, param="text.format")]
+    if given.get("schema") is None:
+        refuse("text.format.schema", None, "a JSON schema: an object")
+    return [StructuredOutputs(json=given["schema"], param="text.format.schema")]
+
+
+def answer_form(asked: StructuredOutputs | None, tools: ToolUse) -> StructuredOutputs | None:
+    """The form of an answer: calls where the request demands them, else what it asks for.
 
     Raises:
-        UserError: as ``parse_structured_outputs``, or if a form is asked for beside tools.
+        UserError: if a form is asked for beside tools.
     """
-    asked = parse_structured_outputs(request)
     if asked is not None and tools.offered:
         message = f"{asked.param} and tools can't both be given, unless tool_choice is none."
         raise UserError(message, param=asked.param)

@@ -1,16 +1,15 @@
-"""``tools``, ``tool_choice`` and ``parallel_tool_calls`` of a chat request."""
+"""``tools``, ``tool_choice`` and ``parallel_tool_calls`` of a request."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from chiasm.config.server import ServerConfig
 from chiasm.errors import UserError, refuse
 from chiasm.schema.structured import check_depth
-from chiasm.server.requests import ChatRequest
 
 MAX_TOOLS = 256
 _NAME = re.compile(r"[a-zA-Z0-9_.\-]{1,64}")
@@ -35,34 +34,53 @@ class ToolUse:
     is_parallel: bool = True
 
 
-def parse_tool_use(request: ChatRequest, config: ServerConfig) -> ToolUse:
+class ToolFields(NamedTuple):
+    """The fields of a request that are about tools.
+
+    Attributes:
+        tools: those on offer.
+        choice: which of them to call.
+        is_parallel: whether several may be called.
+        shape: ``nested`` where a tool has its function in a field of that name, as in chats, else ``flat``.
+    """
+
+    tools: list[Any] | None
+    choice: str | dict[str, Any] | None
+    is_parallel: bool | None
+    shape: Literal["nested", "flat"]
+
+
+def parse_tool_use(asked: ToolFields, config: ServerConfig) -> ToolUse:
     """What a request says of tools; with ``tool_choice`` "none" the model isn't told of any.
 
     Raises:
         UserError: naming the field at fault, or the flags that the server lacks.
     """
-    tools = request.tools or []
-    if len(tools) > MAX_TOOLS:
-        refuse("tools", f"{len(tools)} tools", f"at most {MAX_TOOLS} tools")
+    given = asked.tools or []
+    if len(given) > MAX_TOOLS:
+        refuse("tools", f"{len(given)} tools", f"at most {MAX_TOOLS} tools")
     schemas: dict[str, Mapping[str, Any]] = {}
-    for index, tool in enumerate(tools):
-        name, schema = _parse_tool(tool, f"tools[{index}]")
+    tools = []
+    for index, tool in enumerate(given):
+        function, param = _function_of(tool, f"tools[{index}]", asked.shape)
+        name, schema = _parse_function(function, param)
         if name in schemas:
-            refuse(f"tools[{index}].function.name", name, "unlike the other tools' names")
+            refuse(f"{param}.name", name, "unlike the other tools' names")
         schemas[name] = schema
-    choice = request.tool_choice or ("auto" if tools else "none")
+        tools.append(tool if asked.shape == "nested" else _nested(tool))
+    choice = asked.choice or ("auto" if tools else "none")
     if choice == "none":
         return ToolUse()
     if not tools and choice != "auto":
         raise UserError("tool_choice needs tools.", param="tool_choice")
-    is_parallel = request.parallel_tool_calls is not False
+    is_parallel = asked.is_parallel is not False
     if choice == "auto":
         return _auto(tools, schemas, is_parallel, config)
     if choice == "required":
         return ToolUse(tuple(tools), schemas, is_forced=True, is_parallel=is_parallel)
-    chosen = _chosen_name(choice)
+    chosen, param = _chosen_name(choice, asked.shape)
     if chosen not in schemas:
-        refuse("tool_choice.function.name", chosen, f"one of the tools: {', '.join(list(schemas)[:10])}")
+        refuse(param, chosen, f"one of the tools: {', '.join(list(schemas)[:10])}")
     return ToolUse(tuple(tools), {chosen: schemas[chosen]}, is_forced=True, is_parallel=False)
 
 
@@ -75,30 +93,46 @@ def _auto(
     return ToolUse(tuple(tools), schemas, is_auto=bool(tools), is_parallel=is_parallel)
 
 
-def _parse_tool(tool: object, param: str) -> tuple[str, Mapping[str, Any]]:
-    """A tool's name and the schema of its arguments."""
-    function = tool.get("function") if isinstance(tool, Mapping) else None
-    if (
-        not isinstance(tool, Mapping)
-        or tool.get("type", "function") != "function"
-        or not isinstance(function, Mapping)
-    ):
-        refuse(param, tool, "an object with the type function and a function")
+def _function_of(tool: object, param: str, shape: str) -> tuple[Mapping[str, Any], str]:
+    """The part of a tool that describes its function, and where it is."""
+    if not isinstance(tool, Mapping):
+        _refuse_tool(tool, param, shape)
+    is_nested = shape == "nested"
+    function = tool.get("function") if is_nested else tool
+    if tool.get("type", "function" if is_nested else None) != "function" or not isinstance(function, Mapping):
+        _refuse_tool(tool, param, shape)
+    return function, f"{param}.function" if is_nested else param
+
+
+def _refuse_tool(tool: object, param: str, shape: str) -> NoReturn:
+    refuse(param, tool, f"an object with the type function and a {'function' if shape == 'nested' else 'name'}")
+
+
+def _parse_function(function: Mapping[str, Any], param: str) -> tuple[str, Mapping[str, Any]]:
+    """A function's name and the schema of its arguments."""
     name = function.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        refuse(f"{param}.function.name", name, "1 to 64 letters, digits, underscores, dots or hyphens")
+        refuse(f"{param}.name", name, "1 to 64 letters, digits, underscores, dots or hyphens")
     schema = function.get("parameters")
     if schema is None:
         schema = {"type": "object", "properties": {}}
     if not isinstance(schema, Mapping):
-        refuse(f"{param}.function.parameters", schema, "a JSON schema: an object")
-    check_depth(schema, f"{param}.function.parameters")
+        refuse(f"{param}.parameters", schema, "a JSON schema: an object")
+    check_depth(schema, f"{param}.parameters")
     return name, schema
 
 
-def _chosen_name(choice: object) -> str:
-    function = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
+def _nested(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A flat tool as templates read it."""
+    function = {key: value for key, value in tool.items() if key != "type" and value is not None}
+    return {"type": "function", "function": function}
+
+
+def _chosen_name(choice: object, shape: str) -> tuple[str, str]:
+    """The one function that ``tool_choice`` names, and the field in which it does."""
+    named = choice if isinstance(choice, Mapping) and choice.get("type") == "function" else {}
+    function = named.get("function") if shape == "nested" else named
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str):
         refuse("tool_choice", choice, "none, auto, required, or an object that names a function")
-    return name
+    return name, "tool_choice.function.name" if shape == "nested" else "tool_choice.name"
