@@ -140,6 +140,14 @@ class ServerOptions:
     )
     tool_call_parser: ToolCallParser | None = option(None, "How the model writes calls of tools.")
     reasoning_parser: ReasoningParser | None = option(None, "How the model marks its reasoning.")
+    max_stored_responses: int = option(
+        _S.max_stored_responses,
+        "Most answers of /v1/responses kept for clients that come back to them; 0 keeps none.",
+    )
+    max_stored_response_bytes: int = option(
+        _S.max_stored_response_bytes, "Bytes of these, with the conversations that led to them."
+    )
+    stored_response_seconds: float = option(_S.stored_response_seconds, "Seconds that each of these is kept.")
     ui: bool = option(_S.ui, "Serve a page at / to try the model and see the ranks work.")
     otlp_traces_endpoint: str | None = option(
         None, "Where OpenTelemetry traces go, over HTTP; needs chiasm[otel].", metavar="URL"

@@ -28,6 +28,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         enable_auto_tool_choice: let the model decide whether it calls tools.
         tool_call_parser: how it writes calls; needed for that.
         reasoning_parser: how it marks its reasoning, which is then parted from its answers.
+        max_stored_responses: most answers of ``/v1/responses`` that are kept for when clients come back to them; 0
+            keeps none.
+        max_stored_response_bytes: of these, with the conversations that led to them.
+        stored_response_seconds: that each is kept.
         ui: serve a page at ``/`` on which a person can ask and see the ranks work.
         otlp_traces_endpoint: URL of an OpenTelemetry receiver for traces; None makes none.
     """
@@ -44,6 +48,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_auto_tool_choice: bool = False
     tool_call_parser: ToolCallParser | None = None
     reasoning_parser: ReasoningParser | None = None
+    max_stored_responses: int = 1000
+    max_stored_response_bytes: int = 256 * 2**20
+    stored_response_seconds: float = 3600.0
     ui: bool = True
     otlp_traces_endpoint: str | None = None
 
@@ -57,6 +64,12 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
             refuse("max_num_queued_reqs", self.max_num_queued_reqs, "at least 1")
         if self.max_body_bytes < 1:
             refuse("max_body_bytes", self.max_body_bytes, "at least 1")
+        if self.max_stored_responses < 0:
+            refuse("max_stored_responses", self.max_stored_responses, "at least 0")
+        if self.max_stored_response_bytes < 1:
+            refuse("max_stored_response_bytes", self.max_stored_response_bytes, "at least 1")
+        if not 0 < self.stored_response_seconds < float("inf"):
+            refuse("stored_response_seconds", self.stored_response_seconds, "a finite number of seconds above 0")
         if self.enable_auto_tool_choice and self.tool_call_parser is None:
             refuse("enable_auto_tool_choice", True, "false without tool_call_parser")
         endpoint = self.otlp_traces_endpoint

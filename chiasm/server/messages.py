@@ -104,7 +104,8 @@ class AnswerReading:
         parser: tells its parts; None if all of it is content.
         is_parallel: whether more than its first call is given.
         num_calls: so far.
-        num_reasoning_tokens: so far; a piece with several tokens in which the reasoning ends counts as a whole.
+        num_reasoning_tokens: so far; a piece of several tokens in which the reasoning ends counts as a whole.
+        is_in_reasoning: whether the latest piece was reasoning, in part at least.
         events: all so far.
         finish_reason: why the answer ended, which for an answer with calls is that it waits for their results.
     """
@@ -113,6 +114,7 @@ class AnswerReading:
     is_parallel: bool
     num_calls: int = 0
     num_reasoning_tokens: int = 0
+    is_in_reasoning: bool = False
     events: list[Event] = field(default_factory=list)
     finish_reason: str | None = None
 
@@ -129,7 +131,9 @@ class AnswerReading:
             return [ContentText(answer.text)]
         was_reasoning = self.parser.is_reasoning
         events = self.parser.feed(answer.text)
-        if was_reasoning or self.parser.is_reasoning:
+        has_thought = any(isinstance(event, ReasoningText) for event in events)
+        self.is_in_reasoning = was_reasoning or has_thought or self.parser.is_reasoning
+        if self.is_in_reasoning:
             self.num_reasoning_tokens += len(answer.token_ids)
         if answer.finish_reason is not None:
             events += self.parser.finish()
@@ -145,11 +149,13 @@ class News(NamedTuple):
         answer: its text and tokens.
         events: what the text is.
         finish_reason: as clients are told it; None while the answer goes on.
+        is_said: whether the tokens are of what is said, or may be: not of reasoning, and not of its marks.
     """
 
     answer: CompletionOutput
     events: list[Event]
     finish_reason: str | None
+    is_said: bool
 
 
 class AnswersReading:
@@ -170,7 +176,9 @@ class AnswersReading:
             if answer.index not in self.answers:
                 self.answers[answer.index] = self._reading.answer(output.prompt)
             own = self.answers[answer.index]
-            news.append(News(answer, own.take(answer), own.finish_reason))
+            events = own.take(answer)
+            is_said = not own.is_in_reasoning or any(isinstance(event, ContentText) for event in events)
+            news.append(News(answer, events, own.finish_reason, is_said))
         return news
 
     @property

@@ -61,7 +61,7 @@ class RequestIds:
 
 
 class ApiKeys:
-    """Lets a request in that brings one of the keys; open paths need none."""
+    """Lets a request in that brings one of the keys; open paths need none. Handlers are told which key it was."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str], open_paths: Set[str]) -> None:
         self._app = app
@@ -71,18 +71,21 @@ class ApiKeys:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         # The path as routed, never one put together with the Host header: "Host: x/health?" must not open a door.
-        if scope["path"] in self._open_paths or self._has_key(dict(scope["headers"]).get(b"authorization", b"")):
+        key = self._known_key(dict(scope["headers"]).get(b"authorization", b""))
+        if scope["path"] in self._open_paths or key is not None:
+            scope.setdefault("state", {})["key"] = key
             await self._app(scope, receive, send)
             return
         info = ErrorInfo("A valid API key is needed: Authorization: Bearer KEY.", "Unauthorized", None, 401)
         await error_response(info, {"www-authenticate": "Bearer"})(scope, receive, send)
 
-    def _has_key(self, authorization: bytes) -> bool:
+    def _known_key(self, authorization: bytes) -> str | None:
+        """A name for the key that a request brings, if it is one of ours."""
         scheme, _, key = authorization.partition(b" ")
         given = _digest(key.strip())
         # Digests have one length and every key is compared: the time taken tells nothing of a key.
         matches = [compare_digest(given, digest) for digest in self._digests]
-        return scheme.lower() == b"bearer" and any(matches)
+        return given.hex() if scheme.lower() == b"bearer" and any(matches) else None
 
 
 def _digest(key: bytes) -> bytes:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from chiasm.errors import UserError
+from chiasm.errors import UserError, refuse, shorten
 from chiasm.schema.sampling import MAX_LOGPROBS, MAX_STOP_STRINGS
 from chiasm.server.openapi import FLAT_TOOL_SCHEMA, INPUT_SCHEMA, MESSAGE_SCHEMA, PROMPT_SCHEMA, TOOL_SCHEMA
 
@@ -23,6 +23,11 @@ MAX_STOP_TOKEN_IDS = 256
 MAX_CACHE_SALT = 256
 MAX_METADATA = 16  # entries, as OpenAI has it
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+_LOGPROBS = "message.output_text.logprobs"
+# Reasoning is given as it is, so there is nothing that would have to be encrypted to come back.
+_INCLUDABLE = (_LOGPROBS, "reasoning.encrypted_content")
+_UNSERVED = ("conversation", "prompt", "max_tool_calls", "context_management", "moderation")
 
 
 def _as_list(value: object) -> object:
@@ -192,6 +197,32 @@ class ResponsesRequest(GenerationRequest):
     chat_template_kwargs: _Dict = {}
     mm_processor_kwargs: _Dict = {}
     media_io_kwargs: _Dict = {}
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether each token comes with its log-probability."""
+        return bool(self.top_logprobs) or _LOGPROBS in (self.include or [])
+
+    def check(self) -> None:
+        """See ``ModelRequest``."""
+        super().check()
+        extra = self.model_extra or {}
+        for name, value in {"background": self.background, **{name: extra.get(name) for name in _UNSERVED}}.items():
+            if value not in (None, False):
+                raise UserError(f"{name} is not served by this version, got {shorten(value)}.", param=name)
+        if self.n not in (None, 1):
+            refuse("n", self.n, "1: a response is one answer")
+        if self.truncation not in (None, "disabled"):
+            refuse("truncation", self.truncation, "disabled")
+        for index, name in enumerate(self.include or []):
+            if name not in _INCLUDABLE:
+                refuse(f"include[{index}]", name, f"one of {', '.join(_INCLUDABLE)}")
+        effort = (self.reasoning or {}).get("effort")
+        if effort is not None and effort not in REASONING_EFFORTS:
+            refuse("reasoning.effort", effort, f"one of {', '.join(REASONING_EFFORTS)}")
+        form = (self.text or {}).get("format")
+        if form is not None and not isinstance(form, dict):
+            refuse("text.format", form, "an object with a type")
 
 
 class CompletionRequest(GenerationRequest):

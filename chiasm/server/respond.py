@@ -1,4 +1,4 @@
-"""The last step of both endpoints: one JSON body, or a stream of events."""
+"""The last step of all endpoints that answer: one JSON body, or a stream of events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chiasm.server.answers import Collected, collect
 from chiasm.server.bodies import json_response
 from chiasm.server.generation import Outputs
 from chiasm.server.interrupts import client_gone, run_unless, stop_asked
-from chiasm.server.sse import EventStream
+from chiasm.server.sse import CHUNKS, EventStream, StreamForm
 from chiasm.server.state import ServerState
 
 Events = AsyncGenerator[msgspec.Struct, None]
@@ -39,6 +39,6 @@ async def whole(outputs: Outputs, make: Callable[[Collected], msgspec.Struct]) -
     return json_response(make(await collect(outputs)))
 
 
-async def stream(state: ServerState, events: Events) -> Response:
+async def stream(state: ServerState, events: Events, form: StreamForm = CHUNKS) -> Response:
     """Send events as they come. The response starts with the first one: an error before it has its own status."""
-    return EventStream(await anext(events), events, state.stopping)
+    return EventStream(await anext(events), events, state.stopping, form)

@@ -7,7 +7,7 @@ from typing import Any
 
 from chiasm.schema.sampling import SamplingParams
 from chiasm.schema.structured import StructuredOutputs
-from chiasm.server.requests import ChatRequest, CompletionRequest, GenerationRequest
+from chiasm.server.requests import ChatRequest, CompletionRequest, GenerationRequest, ResponsesRequest
 from chiasm.server.structured import parse_structured_outputs
 
 _COMPLETION_MAX_TOKENS = 16  # OpenAI's default, which clients of the older API count on
@@ -35,6 +35,21 @@ def chat_sampling(
     given["max_tokens"] = request.max_completion_tokens or request.max_tokens or defaults.get("max_tokens")
     given["structured_outputs"] = structured
     given["logprobs"] = (request.top_logprobs or 0) if request.logprobs else None
+    return SamplingParams(**{**defaults, **given})
+
+
+def response_sampling(
+    request: ResponsesRequest, defaults: Mapping[str, Any], structured: StructuredOutputs | None
+) -> SamplingParams:
+    """Decoding parameters of a request for a response; see ``chat_sampling``.
+
+    Raises:
+        UserError: for a value out of range.
+    """
+    given = _given(request)
+    given["max_tokens"] = request.max_output_tokens or request.max_tokens or defaults.get("max_tokens")
+    given["structured_outputs"] = structured
+    given["logprobs"] = (request.top_logprobs or 0) if request.wants_logprobs else None
     return SamplingParams(**{**defaults, **given})
 
 

@@ -1,22 +1,40 @@
-"""Server-sent events: a stream of JSON values, an error event where one fails, ``[DONE]`` at the end."""
+"""Server-sent events: a stream of JSON values, an error event where one fails, and a mark at the end."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from typing import NamedTuple
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from chiasm.logs import get_logger
-from chiasm.server.errors import ClientGoneError, ErrorBody, describe, is_bug
+from chiasm.server.errors import ClientGoneError, ErrorBody, ErrorInfo, describe, is_bug
 from chiasm.server.interrupts import client_gone, run_unless, stop_asked
 
 _logger = get_logger(__name__)
 _encode = msgspec.json.Encoder().encode
-_DONE = b"data: [DONE]\n\n"
+
+
+class StreamForm(NamedTuple):
+    """How a stream is written.
+
+    Attributes:
+        is_named: whether each event has the tag of its struct as its name.
+        failed: makes the last event of a stream that breaks off.
+        end: what comes last.
+    """
+
+    is_named: bool
+    failed: Callable[[ErrorInfo], msgspec.Struct]
+    end: bytes
+
+
+CHUNKS = StreamForm(is_named=False, failed=ErrorBody, end=b"data: [DONE]\n\n")
+"""As chats and completions are streamed."""
 
 
 class EventStream(Response):
@@ -29,7 +47,11 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, first: msgspec.Struct, rest: AsyncGenerator[msgspec.Struct, None], stopping: asyncio.Event
+        self,
+        first: msgspec.Struct,
+        rest: AsyncGenerator[msgspec.Struct, None],
+        stopping: asyncio.Event,
+        form: StreamForm = CHUNKS,
     ) -> None:
         """Take a stream whose first event is there already: an error before it was answered with a status."""
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
@@ -37,6 +59,7 @@ class EventStream(Response):
         self._first = first
         self._rest = rest
         self._stopping = stopping
+        self._form = form
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything."""
@@ -49,14 +72,14 @@ class EventStream(Response):
             except Exception as error:
                 if is_bug(error):
                     _logger.exception("the stream of request %s failed", scope["state"]["request_id"])
-                await send(_event(ErrorBody(describe(error))))
-        await send({"type": "http.response.body", "body": _DONE})
+                await send(self._event(self._form.failed(describe(error))))
+        await send({"type": "http.response.body", "body": self._form.end})
 
     async def _send_events(self, send: Send) -> None:
-        await send(_event(self._first))
+        await send(self._event(self._first))
         async for event in self._rest:
-            await send(_event(event))
+            await send(self._event(event))
 
-
-def _event(value: msgspec.Struct) -> Message:
-    return {"type": "http.response.body", "body": b"data: " + _encode(value) + b"\n\n", "more_body": True}
+    def _event(self, value: msgspec.Struct) -> Message:
+        name = f"event: {value.__struct_config__.tag}\n".encode() if self._form.is_named else b""
+        return {"type": "http.response.body", "body": name + b"data: " + _encode(value) + b"\n\n", "more_body": True}

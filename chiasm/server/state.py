@@ -15,6 +15,7 @@ from chiasm.errors import UserError, shorten
 from chiasm.server.admission import Admission
 from chiasm.server.engine import Engine
 from chiasm.server.metrics import RequestWatch, ServerMetrics
+from chiasm.server.response_store import ResponseStore
 from chiasm.server.tracing import Tracing
 from chiasm.server.unserved import UnknownFields
 
@@ -32,6 +33,7 @@ class ServerState:
         unknown_fields: which ones were warned of.
         draining: set when the server waits for running requests to end, and takes no others.
         stopping: set when the server no longer waits for running requests.
+        responses: those that clients may come back to.
         created: when it started, in seconds since the epoch.
     """
 
@@ -44,6 +46,14 @@ class ServerState:
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     created: int = field(default_factory=lambda: int(time.time()))
+    responses: ResponseStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make what follows from the settings."""
+        config = self.config
+        self.responses = ResponseStore(
+            config.max_stored_responses, config.max_stored_response_bytes, config.stored_response_seconds
+        )
 
     def watch(self, http: Request, arrival: float) -> RequestWatch:
         """Measure a prompt of a request that arrived then, by ``time.perf_counter``."""
@@ -66,10 +76,19 @@ def answer_head(state: ServerState, http: Request, prefix: str, model: str | Non
     Raises:
         UserError: 404 if no such model is served.
     """
+    name = f"{prefix}-{http.state.request_id}-{uuid.uuid4().hex[:8]}"
+    return AnswerHead(name, int(time.time()), served_name(state, model))
+
+
+def served_name(state: ServerState, model: str | None) -> str:
+    """The name of the model that a request asks for.
+
+    Raises:
+        UserError: 404 if no such model is served.
+    """
     names = state.config.names
     if model is not None and model not in names:
         known = ", ".join(names)
         message = f"The model {shorten(model)} does not exist. Valid names: {known}."
         raise UserError(message, param="model", status=404)
-    name = f"{prefix}-{http.state.request_id}-{uuid.uuid4().hex[:8]}"
-    return AnswerHead(name, int(time.time()), model or names[0])
+    return model or names[0]

@@ -52,7 +52,9 @@ _HARMLESS: dict[str, _Test] = {
     "prediction": _is_empty,
 }
 # These change nothing in an answer, so there is nothing to warn of.
-_WITHOUT_EFFECT = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier"})
+_WITHOUT_EFFECT = frozenset(
+    {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
+)
 
 
 def refuse_unserved(fields: Mapping[str, Any]) -> None:

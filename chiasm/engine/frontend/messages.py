@@ -31,10 +31,19 @@ def parse_messages(messages: Sequence[object]) -> tuple[ChatMessage, ...]:
     num_parts = sum(len(m["content"]) for m in messages if isinstance(m, dict) and isinstance(m.get("content"), list))
     if num_parts > MAX_PARTS:
         refuse("messages", f"{num_parts} parts", f"at most {MAX_PARTS} content parts")
-    return tuple(_parse_message(message, f"messages[{i}]") for i, message in enumerate(messages))
+    return tuple(parse_message(message, f"messages[{i}]") for i, message in enumerate(messages))
 
 
-def _parse_message(message: object, param: str) -> ChatMessage:
+def parse_message(message: object, param: str) -> ChatMessage:
+    """One message.
+
+    Args:
+        message: as the client wrote it.
+        param: the field of the request that holds it, for errors.
+
+    Raises:
+        UserError: naming the part at fault.
+    """
     if not isinstance(message, dict):
         refuse(param, message, "an object with role and content")
     role = message.get("role")
@@ -45,15 +54,24 @@ def _parse_message(message: object, param: str) -> ChatMessage:
         extra["tool_calls"] = _parse_tool_calls(extra["tool_calls"], f"{param}.tool_calls")
     if "reasoning" not in extra and isinstance(message.get("reasoning_content"), str):
         extra["reasoning"] = message["reasoning_content"]
-    return ChatMessage(_ROLES[role], _parse_content(message, f"{param}.content"), param, extra)
-
-
-def _parse_content(message: Mapping[str, Any], param: str) -> tuple[ContentPart, ...]:
     content = message.get("content")
+    if content is None and role == "assistant":
+        return ChatMessage(role, (), param, extra)  # it only called tools
+    return ChatMessage(_ROLES[role], parse_content(content, f"{param}.content"), param, extra)
+
+
+def parse_content(content: object, param: str) -> tuple[ContentPart, ...]:
+    """The parts of a message; a string is one.
+
+    Args:
+        content: as the client wrote it.
+        param: the field of the request that holds it, for errors.
+
+    Raises:
+        UserError: naming the part at fault.
+    """
     if isinstance(content, str):
         return (TextPart(content),)
-    if content is None and message.get("role") == "assistant":
-        return ()  # an assistant that only called tools
     if not isinstance(content, list):
         refuse(param, content, "a string or a list of parts")
     return tuple(_parse_part(part, f"{param}[{i}]") for i, part in enumerate(content))
