@@ -136,6 +136,31 @@ class AsyncLLM:
         return self._frontend.tokenizer.added_tokens
 
     @property
+    def tokenizer_info(self) -> Mapping[str, Any]:
+        """The tokenizer's class, its special tokens by their names, and the chat template."""
+        return self._frontend.tokenizer_info
+
+    async def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Token ids of a plain prompt, which may be longer than the context.
+
+        Raises:
+            UserError: if it is far longer, or holds a media token.
+        """
+        return await asyncio.to_thread(self._frontend.tokenize, text, add_special_tokens=add_special_tokens)
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, special ones included.
+
+        Raises:
+            UserError: for an unknown id, or more than the context holds.
+        """
+        return await asyncio.to_thread(self._frontend.detokenize, token_ids)
+
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        """Each token as the vocabulary writes it."""
+        return [self._frontend.tokenizer.token_piece(token_id) for token_id in token_ids]
+
+    @property
     def is_alive(self) -> bool:
         """Whether it can still answer."""
         return self._client.death is None

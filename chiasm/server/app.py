@@ -14,6 +14,7 @@ from chiasm.server.page import PAGE_PATHS, page_router
 from chiasm.server.ranks import ranks_router
 from chiasm.server.response_api import responses_router
 from chiasm.server.state import ServerState
+from chiasm.server.tokens import token_router
 from chiasm.server.tracing import TracedRequests
 
 
@@ -21,7 +22,13 @@ def create_app(state: ServerState) -> ASGIApp:
     """The application of one server, with no state outside ``state``."""
     # No redirects: they would be built from the Host header. No docs pages: they load scripts from elsewhere.
     api = FastAPI(title="chiasm", docs_url=None, redoc_url=None, redirect_slashes=False)
-    for router in (chat_router(state), completion_router(state), responses_router(state), info_router(state)):
+    for router in (
+        chat_router(state),
+        completion_router(state),
+        responses_router(state),
+        token_router(state),
+        info_router(state),
+    ):
         api.include_router(router)
     if state.config.ui:
         api.include_router(page_router())

@@ -217,6 +217,21 @@ class ModelList(msgspec.Struct, frozen=True):
     object: str = "list"
 
 
+class Tokenized(msgspec.Struct, frozen=True):
+    """The tokens of a prompt; ``token_strs`` are as the vocabulary writes them, if asked for."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Detokenized(msgspec.Struct, frozen=True):
+    """The text of tokens."""
+
+    prompt: str
+
+
 class Version(msgspec.Struct, frozen=True):
     """The server's version."""
 

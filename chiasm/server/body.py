@@ -36,8 +36,27 @@ async def read_request(http: Request, model: type[R], state: ServerState) -> R:
         UserError: whatever is wrong with it.
         ClientDisconnect: if the client leaves before it has sent everything.
     """
+    return validate(model, await read_fields(http, state), state)
+
+
+async def read_fields(http: Request, state: ServerState) -> dict[str, Any]:
+    """The fields of a request's body, whatever they are.
+
+    Raises:
+        UserError: if it is no JSON object, or too large.
+        ClientDisconnect: if the client leaves before it has sent everything.
+    """
     _check_content_type(http.headers.get("content-type", ""))
-    request = _validate(model, _decode(await _read(http, state.config.max_body_bytes)))
+    return _decode(await _read(http, state.config.max_body_bytes))
+
+
+def validate(model: type[R], fields: dict[str, Any], state: ServerState) -> R:
+    """A body of which the fields have been read.
+
+    Raises:
+        UserError: whatever is wrong with it.
+    """
+    request = _validate(model, fields)
     extra = request.model_extra or {}
     refuse_unserved(extra)
     state.unknown_fields.warn(extra)

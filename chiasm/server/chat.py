@@ -45,7 +45,7 @@ def chat_router(state: ServerState) -> APIRouter:
         watch = state.watch(http, time.perf_counter())
         request = await read_request(http, ChatRequest, state)
         head = answer_head(state, http, "chatcmpl", request.model)
-        question = _question(state, request)
+        question = chat_question(state, request)
         answers = AnswersReading(question.reading)
         outputs = answer(state, question, head.id, watch)
         if request.stream:
@@ -56,19 +56,24 @@ def chat_router(state: ServerState) -> APIRouter:
     return router
 
 
-def _question(state: ServerState, request: ChatRequest) -> Question:
+def chat_question(state: ServerState, request: ChatRequest) -> Question:
+    """What a request asks.
+
+    Raises:
+        UserError: naming the field at fault.
+    """
     asked = ToolFields(request.tools, request.tool_choice, request.parallel_tool_calls, "nested")
     tools = parse_tool_use(asked, state.config)
     form = answer_form(parse_structured_outputs(request), tools)
     return Question(
         messages=parse_messages(request.messages),
-        settings=prompt_settings(request, tools.offered),
+        settings=_settings(request, tools.offered),
         sampling=chat_sampling(request, state.engine.default_sampling, form),
         reading=Reading(state, tools, form is not None, bool(request.continue_final_message)),
     )
 
 
-def prompt_settings(request: ChatRequest, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _settings(request: ChatRequest, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """How a conversation becomes a prompt."""
     add_generation_prompt = request.add_generation_prompt
     if add_generation_prompt is None:

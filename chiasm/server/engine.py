@@ -74,6 +74,23 @@ class Engine(Protocol):
         """Fetch and preprocess the media, render the template, tokenise, check the length."""
         ...
 
+    @property
+    def tokenizer_info(self) -> Mapping[str, Any]:
+        """The tokenizer's class, its special tokens by their names, and the chat template."""
+        ...
+
+    async def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Token ids of a plain prompt, however long it is within reason."""
+        ...
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included."""
+        ...
+
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        """Each token as the vocabulary writes it."""
+        ...
+
     async def prepare_completion(self, prompt: str | Sequence[int], *, cache_salt: str = "") -> PreparedPrompt:
         """Tokenise a plain prompt, or check one that is token ids already."""
         ...

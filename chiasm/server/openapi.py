@@ -74,8 +74,10 @@ PROMPT_SCHEMA: dict[str, Any] = {
 }
 
 
-def body_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """The part of an operation that describes its JSON body."""
-    schema = model.model_json_schema()
-    assert "$defs" not in schema, "a nested model's references would not resolve inside an operation"
+def body_schema(*models: type[BaseModel]) -> dict[str, Any]:
+    """The part of an operation that describes its JSON body, which is one of these."""
+    schemas = [model.model_json_schema() for model in models]
+    for schema in schemas:
+        assert "$defs" not in schema, "a nested model's references would not resolve inside an operation"
+    schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -176,6 +176,33 @@ class ChatRequest(GenerationRequest):
             raise UserError(message, param="continue_final_message")
 
 
+class TokenizeChatRequest(ChatRequest):
+    """Body of ``/tokenize`` for a conversation: the body of a chat, of which only what makes the prompt matters."""
+
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+    def check(self) -> None:
+        """See ``ModelRequest``."""
+        super().check()
+        if self.add_special_tokens:
+            refuse("add_special_tokens", True, "false beside messages: the chat template writes special tokens")
+
+
+class TokenizeTextRequest(ModelRequest):
+    """Body of ``/tokenize`` for a plain prompt."""
+
+    prompt: str
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(ModelRequest):
+    """Body of ``/detokenize``."""
+
+    tokens: list[int]
+
+
 class ResponsesRequest(GenerationRequest):
     """Body of ``/v1/responses``: what OpenAI has there, and the extras of ``/v1/chat/completions``."""
 

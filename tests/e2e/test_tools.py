@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Literal
 
+import httpx2
 import openai
 import pydantic
 import pytest
@@ -130,3 +131,68 @@ def test_bad_forms_are_refused_before_a_stream_begins(server: Server) -> None:
     body = {"messages": [{"role": "user", "content": "Hi"}], "tools": [tool], "tool_choice": "required"}
     answer = server.post("/v1/chat/completions", body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools")
+
+
+def test_a_response_about_a_picture_that_a_tool_has_made(server: Server, client: openai.OpenAI) -> None:
+    """The same tokens as a chat, and a conversation that goes on from what the server keeps."""
+    items: list[Any] = [
+        {"role": "user", "content": [{"type": "input_text", "text": "Paint it."}]},
+        {"type": "function_call", "call_id": "c1", "name": "stop", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_image", "image_url": PICTURE}]},
+    ]
+    call = {"id": "c1", "type": "function", "function": {"name": "stop", "arguments": "{}"}}
+    messages: list[Any] = [
+        {"role": "user", "content": "Paint it."},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": [{"type": "image_url", "image_url": {"url": PICTURE}}]},
+    ]
+    name = model(client)
+    chat = client.chat.completions.create(model=name, messages=messages, max_tokens=6, temperature=0)
+    response = client.responses.create(model=name, input=items, max_output_tokens=6, temperature=0)
+    assert response.output_text == chat.choices[0].message.content
+    assert chat.usage is not None
+    assert response.usage is not None
+    assert response.usage.input_tokens == chat.usage.prompt_tokens
+    counted = server.post("/tokenize", {"messages": messages, "return_token_strs": True}).json()
+    assert counted["count"] == chat.usage.prompt_tokens
+    assert counted["token_strs"].count("<|image_pad|>") == 4
+    again = client.responses.create(
+        model=name, input="And now?", previous_response_id=response.id, max_output_tokens=6, temperature=0
+    )
+    messages += [
+        {"role": "assistant", "content": response.output_text},
+        {"role": "user", "content": "And now?"},
+    ]
+    longer = client.chat.completions.create(model=name, messages=messages, max_tokens=6, temperature=0)
+    assert again.output_text == longer.choices[0].message.content
+    with client.responses.stream(model=name, input=items, max_output_tokens=6, temperature=0) as stream:
+        assert [e.type for e in stream][-1] == "response.incomplete"
+
+
+def test_a_parsed_response(client: openai.OpenAI) -> None:
+    answer = client.responses.parse(
+        model=model(client), input="Is it red?", text_format=Answer, max_output_tokens=60, temperature=0
+    )
+    assert answer.output_parsed is not None
+
+
+def test_tokens_of_a_prompt(server: Server) -> None:
+    told = server.post("/tokenize", {"prompt": "a <image> b<|im_end|>"}).json()
+    assert server.post("/detokenize", {"tokens": told["tokens"]}).json() == {"prompt": "a <image> b<|im_end|>"}
+    refused = server.post("/tokenize", {"prompt": "<|image_pad|>"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
+    bad = server.post("/detokenize", {"tokens": [10**9]})
+    assert (bad.status_code, bad.json()["error"]["param"]) == (400, "tokens")
+    info = httpx2.get(f"{server.url}/tokenizer_info").json()
+    assert server.post("/tokenize", {"prompt": info["eos_token"]}).json()["count"] == 1
+    assert "tools" in info["chat_template"]
+
+
+def test_a_tiny_request_to_count_does_not_blow_up(server: Server) -> None:
+    """A few bytes that ask for very many frames (GHSA-x6mc-67gf-chw4) are refused before anything is decoded."""
+    content = [{"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}]
+    for fields in ({"video": {"fps": 1e9}}, {"video": {"num_frames": 10**9}}, {"video": {"max_frames": 10**9}}):
+        body = {"messages": [{"role": "user", "content": content}], "media_io_kwargs": fields}
+        answer = server.post("/tokenize", body)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"].startswith("media_io_kwargs"), answer.text

@@ -105,6 +105,21 @@ class FakeEngine:
         times = PrepareTimes(now, now, now)
         return PreparedPrompt(text, (1,) * num_image_tokens + (5,) * num_words, items, salt, times=times)
 
+    @property
+    def tokenizer_info(self) -> dict[str, Any]:
+        return {"tokenizer_class": "Fake", "eos_token": "<eos>", "chat_template": "{{ messages }}"}
+
+    async def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        if text == "too long":
+            raise UserError("prompt has 9999 characters of text.", param="prompt")
+        return [2] * add_special_tokens + [5] * len(text.split())
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        return " ".join(map(str, token_ids))
+
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        return [f"t{token_id}" for token_id in token_ids]
+
     async def release(self, prompt: PreparedPrompt) -> None:
         self.num_prepared -= 1
 

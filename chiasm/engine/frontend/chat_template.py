@@ -39,6 +39,7 @@ class ChatTemplate:
         special_tokens: names that a template may print (``bos_token``, ``eos_token``, ...).
 
     Attributes:
+        source: the Jinja text.
         reads_strings: whether a message's content may be a string.
         reads_parts: whether a message's content may be a list of parts.
         reads_tools: whether it shows the model what tools there are.
@@ -48,6 +49,7 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        self.source = source
         self._special_tokens = dict(special_tokens)
         try:
             environment = _environment()
@@ -125,7 +127,7 @@ def load_chat_template(folder: Path, override: str | None) -> ChatTemplate | Non
     """
     tokenizer_config = read_json(folder, "tokenizer_config.json") or {}
     source = _read_override(override) if override else _find_source(folder, tokenizer_config)
-    return None if source is None else ChatTemplate(source, _special_tokens(folder, tokenizer_config))
+    return None if source is None else ChatTemplate(source, special_tokens(folder))
 
 
 def _read_override(override: str) -> str:
@@ -164,9 +166,9 @@ def _default_of(source: object) -> str | None:
     return source if isinstance(source, str) else None
 
 
-def _special_tokens(folder: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
+def special_tokens(folder: Path) -> dict[str, str]:
     """Named special tokens; checkpoints from before ``added_tokens_decoder`` may have them in a file of their own."""
-    settings = dict(tokenizer_config)
+    settings = dict(read_json(folder, "tokenizer_config.json") or {})
     if "added_tokens_decoder" not in settings:
         settings |= read_json(folder, "special_tokens_map.json") or {}
     tokens = {}

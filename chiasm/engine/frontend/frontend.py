@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from chiasm.config.checkpoint import read_generation_config
+from chiasm.config.checkpoint import read_generation_config, read_json
 from chiasm.config.engine import EngineConfig, check_media_io_kwargs
 from chiasm.engine.frontend.admission import check_prompt_length, check_seen_media
-from chiasm.engine.frontend.chat_template import ChatTemplate, load_chat_template
+from chiasm.engine.frontend.chat_template import ChatTemplate, load_chat_template, special_tokens
 from chiasm.engine.frontend.prompts import ExpandedPrompt, PromptBuilder
 from chiasm.engine.frontend.tokenizer import Tokenizer, load_tokenizer
-from chiasm.errors import UserError
+from chiasm.errors import UserError, refuse
 from chiasm.multimodal.bounds import bounded_spec, request_video_spec
 from chiasm.schema.chat import ChatMessage, ImagePart, MediaPart, PreparedPrompt, TextPart, VideoPart
 from chiasm.schema.media import MediaSpec, ProcessedItem
@@ -40,6 +40,9 @@ class TextFiles:
         self.tokenizer: Tokenizer = load_tokenizer(folder)
         self.template: ChatTemplate | None = load_chat_template(folder, chat_template)
         self.default_sampling = _default_sampling(folder)
+        kind = (read_json(folder, "tokenizer_config.json") or {}).get("tokenizer_class")
+        self.tokenizer_class = kind if isinstance(kind, str) else "PreTrainedTokenizerFast"
+        self.special_tokens = special_tokens(folder)
 
 
 class Frontend:
@@ -55,6 +58,7 @@ class Frontend:
         max_model_len: longest sequence, prompt and answer, in tokens.
         tokenizer: of the model.
         default_sampling: parameters that the checkpoint's ``generation_config.json`` recommends.
+        tokenizer_info: of the tokenizer: its class, its special tokens by their names, and the chat template.
     """
 
     def __init__(self, config: EngineConfig, text: TextFiles, ready: Ready) -> None:
@@ -65,6 +69,12 @@ class Frontend:
         self.default_sampling = text.default_sampling
         self._limits = config.media.limit_mm_per_prompt
         self._prompts = PromptBuilder(text.tokenizer, text.template, ready.facts)
+        self.tokenizer_info: dict[str, Any] = {
+            "tokenizer_class": text.tokenizer_class,
+            "model_max_length": ready.max_model_len,
+            **text.special_tokens,
+            "chat_template": text.template.source if text.template else None,
+        }
 
     def media_parts(self, messages: Sequence[ChatMessage]) -> list[MediaPart]:
         """The images and videos of a conversation, in order.
@@ -165,6 +175,29 @@ class Frontend:
         expanded = self._prompts.expand(token_ids, items, "prompt")
         self._check_fits(expanded, "prompt")
         return PreparedPrompt(text, expanded.token_ids, expanded.items, cache_salt, tuple(items))
+
+    def tokenize(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of a plain prompt, as ``prepare_completion`` takes it; it may be longer than the context.
+
+        Raises:
+            UserError: if it is far longer, or holds a media token.
+        """
+        self._check_num_chars(len(text), "prompt")
+        token_ids = self.tokenizer.encode(text, adds_special=add_special_tokens)
+        self._prompts.refuse_media_tokens(token_ids, "prompt")
+        return token_ids
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, special ones included.
+
+        Raises:
+            UserError: for an unknown id, or more than the context holds.
+        """
+        if len(token_ids) > self.max_model_len:
+            limit = f"at most {self.max_model_len} token ids (max_model_len)"
+            refuse("tokens", f"{len(token_ids)} token ids", limit)
+        check_token_ids("tokens", token_ids, self.facts.input_size)
+        return self.tokenizer.decode(token_ids, skip_special_tokens=False)
 
     def _check_fits(self, expanded: ExpandedPrompt, param: str) -> None:
         check_prompt_length(len(expanded.token_ids), self.max_model_len, param=param)

@@ -50,13 +50,17 @@ class Tokenizer:
         self.special_texts = tuple(special.values())
         self.token_text = lru_cache(maxsize=4096)(self._token_text)
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a text in which special tokens mean themselves; nothing is added around it.
+    def encode(self, text: str, *, adds_special: bool = False) -> list[int]:
+        """Token ids of a text in which special tokens mean themselves.
+
+        Args:
+            text: to encode.
+            adds_special: whether to put around it what the tokenizer puts around a text, such as a token to begin.
 
         Raises:
             UserError: if the text is not valid Unicode.
         """
-        return self._encode(text, is_literal=False)
+        return self._encode(text, is_literal=False, adds_special=adds_special)
 
     def encode_literal(self, text: str) -> list[int]:
         """Token ids of a text in which nothing is special: ``<|im_end|>`` is just its characters.
@@ -73,12 +77,16 @@ class Tokenizer:
         """The text of tokens; bytes that are no whole character yet show as U+FFFD."""
         return str(self._fast.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
-    def _encode(self, text: str, *, is_literal: bool) -> list[int]:
+    def token_piece(self, token_id: int) -> str:
+        """A token as the vocabulary writes it."""
+        return self._fast.id_to_token(token_id) or ""
+
+    def _encode(self, text: str, *, is_literal: bool, adds_special: bool = False) -> list[int]:
         try:
             with self._lock:
                 self._fast.encode_special_tokens = is_literal
                 # A batch of one, because only batches are encoded without Python's lock and without offsets.
-                return list(self._fast.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+                return list(self._fast.encode_batch_fast([text], add_special_tokens=adds_special)[0].ids)
         except (TypeError, UnicodeEncodeError) as error:
             raise UserError("the text is not valid Unicode: it has half of a surrogate pair.") from error
 
