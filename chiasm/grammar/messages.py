@@ -6,7 +6,7 @@ import msgspec
 
 from chiasm.schema.structured import StructuredOutputs
 
-CHANNEL = "grammar"
+NAME = "grammar compiler"
 ToWorker = StructuredOutputs
 
 

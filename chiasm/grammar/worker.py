@@ -10,11 +10,12 @@ import resource
 import sys
 from pathlib import Path
 
+from chiasm.dist.bounded_worker import channel_name
 from chiasm.dist.channel import Channel
 from chiasm.dist.children import die_with_parent
 from chiasm.errors import UserError
 from chiasm.grammar.compile import GrammarCompiler
-from chiasm.grammar.messages import CHANNEL, ToWorker, Verdict
+from chiasm.grammar.messages import NAME, ToWorker, Verdict
 from chiasm.schema.structured import StructuredOutputs
 
 _MAX_BYTES = 2 * 2**30
@@ -23,7 +24,7 @@ _NICENESS = 5
 
 def main(runtime_dir: Path, compiler: GrammarCompiler) -> None:
     """Try every form that comes."""
-    channel: Channel[StructuredOutputs] = Channel(runtime_dir, CHANNEL, ToWorker, is_binding=False)
+    channel: Channel[StructuredOutputs] = Channel(runtime_dir, channel_name(NAME), ToWorker, is_binding=False)
     channel.send(Verdict(None))  # ready
     while (form := channel.receive()) is not None:
         try:

@@ -13,9 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from chiasm.dist.bounded_worker import WorkerStartError
 from chiasm.errors import UserError
 from chiasm.grammar import checker as checkers
-from chiasm.grammar.checker import GrammarChecker, GrammarWorkerError
+from chiasm.grammar.checker import GrammarChecker
 from chiasm.schema.structured import StructuredOutputs
 from tests.checkpoints.common import make_tokenizer
 
@@ -137,7 +138,7 @@ def test_a_checkpoint_without_a_tokenizer_is_not_the_requests_fault(tmp_path: Pa
     async def scenario() -> None:
         async with running(tmp_path) as checker:
             (tmp_path / "tokenizer.json").write_text("{", encoding="utf-8")
-            with pytest.raises(GrammarWorkerError):
+            with pytest.raises(WorkerStartError):
                 await checker.check(GOOD)
 
     asyncio.run(scenario())
