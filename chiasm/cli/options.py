@@ -140,6 +140,9 @@ class ServerOptions:
     )
     tool_call_parser: ToolCallParser | None = option(None, "How the model writes calls of tools.")
     reasoning_parser: ReasoningParser | None = option(None, "How the model marks its reasoning.")
+    trust_request_chat_template: bool = option(
+        _S.trust_request_chat_template, "Let requests bring chat templates of their own, which are programs."
+    )
     max_stored_responses: int = option(
         _S.max_stored_responses,
         "Most answers of /v1/responses kept for clients that come back to them; 0 keeps none.",

@@ -28,6 +28,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         enable_auto_tool_choice: let the model decide whether it calls tools.
         tool_call_parser: how it writes calls; needed for that.
         reasoning_parser: how it marks its reasoning, which is then parted from its answers.
+        trust_request_chat_template: let requests bring chat templates of their own, which are programs.
         max_stored_responses: most answers of ``/v1/responses`` that are kept for when clients come back to them; 0
             keeps none.
         max_stored_response_bytes: of these, with the conversations that led to them.
@@ -48,6 +49,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_auto_tool_choice: bool = False
     tool_call_parser: ToolCallParser | None = None
     reasoning_parser: ReasoningParser | None = None
+    trust_request_chat_template: bool = False
     max_stored_responses: int = 1000
     max_stored_response_bytes: int = 256 * 2**20
     stored_response_seconds: float = 3600.0

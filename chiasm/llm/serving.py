@@ -21,6 +21,7 @@ from chiasm.engine.frontend.client import CoreClient
 from chiasm.engine.frontend.frontend import Frontend, TextFiles
 from chiasm.engine.frontend.leases import PixelGauge, PixelLease, pixel_bytes
 from chiasm.engine.frontend.media_loader import MediaLoader
+from chiasm.engine.frontend.template_renderer import TemplateRenderer
 from chiasm.grammar.checker import GrammarChecker
 from chiasm.llm.watching import StepWatchers
 from chiasm.schema.chat import AddedToken, ChatMessage, MediaPart, PreparedPrompt, PrepareTimes
@@ -41,6 +42,7 @@ class _Processes:
     def __init__(self, config: EngineConfig) -> None:
         self.runtime_dir: Path = create_runtime_dir()
         self.grammars: GrammarChecker | None = None
+        self.templates: TemplateRenderer | None = None
         try:
             self.loader = MediaLoader(config.media, self.runtime_dir)
             self.client = CoreClient(self.runtime_dir)
@@ -53,6 +55,8 @@ class _Processes:
         await self.loader.close()
         if self.grammars is not None:
             await self.grammars.close()
+        if self.templates is not None:
+            await self.templates.close()
         remove_runtime_dir(self.runtime_dir)
 
 
@@ -74,6 +78,7 @@ class AsyncLLM:
         self._grammars = processes.grammars = GrammarChecker(
             Path(config.model), frontend.facts.vocab_size, frontend.facts.eos_token_ids, processes.runtime_dir
         )
+        self._templates = processes.templates = frontend.template_renderer(processes.runtime_dir)
         self._gauge = PixelGauge(config.media.max_pixel_bytes_in_flight)
         self._seeds = random.Random(config.seed)
         self._num_ranks = config.tensor_parallel_size
@@ -186,10 +191,12 @@ class AsyncLLM:
         media_io_kwargs: Mapping[str, Any] = {},
         tools: Sequence[Mapping[str, Any]] = (),
         cache_salt: str = "",
+        chat_template: str | None = None,
     ) -> PreparedPrompt:
         """Fetch and preprocess the media, render the template, tokenise, check the length.
 
-        What it returns must be given to ``generate`` or ``release``.
+        What it returns must be given to ``generate`` or ``release``. A ``chat_template`` in place of the model's own
+        is a foreign program: it is rendered in a process of its own, in bounded time.
 
         Raises:
             UserError: for whatever of it can't be done, naming the field.
@@ -198,13 +205,17 @@ class AsyncLLM:
         parts = self._frontend.media_parts(messages)
         specs = self._frontend.media_specs(parts, mm_processor_kwargs, media_io_kwargs)
         # Before anything is fetched: a conversation that the template refuses should cost nothing.
-        rendered = self._frontend.render_chat(
+        conversation = self._frontend.seal_chat(
             messages,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             chat_template_kwargs=chat_template_kwargs,
             tools=tools,
         )
+        if chat_template is None:
+            rendered = self._frontend.render_chat(conversation)
+        else:
+            rendered = await self._templates.render(chat_template, conversation)
         items, fetched = await self._load(parts, specs)
         prompt = await self._place(lambda: self._frontend.prepare_chat(rendered, items, cache_salt), items)
         return msgspec.structs.replace(prompt, times=PrepareTimes(began, fetched, time.perf_counter()))

@@ -13,6 +13,7 @@ from msgspec import UNSET
 from starlette.responses import Response
 
 from chiasm.engine.frontend.messages import parse_messages
+from chiasm.errors import UserError
 from chiasm.server.answers import Collected, Tally
 from chiasm.server.bodies import (
     ChatChoice,
@@ -62,6 +63,9 @@ def chat_question(state: ServerState, request: ChatRequest) -> Question:
     Raises:
         UserError: naming the field at fault.
     """
+    if request.chat_template and not state.config.trust_request_chat_template:
+        message = "chat_template needs a server started with --trust-request-chat-template."
+        raise UserError(message, param="chat_template")
     asked = ToolFields(request.tools, request.tool_choice, request.parallel_tool_calls, "nested")
     tools = parse_tool_use(asked, state.config)
     form = answer_form(parse_structured_outputs(request), tools)
@@ -84,6 +88,7 @@ def _settings(request: ChatRequest, tools: Sequence[Mapping[str, Any]]) -> dict[
         "chat_template_kwargs": {**effort_kwargs(request.reasoning_effort), **request.chat_template_kwargs},
         "mm_processor_kwargs": request.mm_processor_kwargs,
         "media_io_kwargs": request.media_io_kwargs,
+        "chat_template": request.chat_template or None,
         "tools": tools,
         "cache_salt": request.cache_salt or "",
     }

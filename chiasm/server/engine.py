@@ -70,6 +70,7 @@ class Engine(Protocol):
         media_io_kwargs: Mapping[str, Any] = {},
         tools: Sequence[Mapping[str, Any]] = (),
         cache_salt: str = "",
+        chat_template: str | None = None,
     ) -> PreparedPrompt:
         """Fetch and preprocess the media, render the template, tokenise, check the length."""
         ...

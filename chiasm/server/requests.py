@@ -158,6 +158,7 @@ class ChatRequest(GenerationRequest):
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    chat_template: str | None = None
     chat_template_kwargs: _Dict = {}
     mm_processor_kwargs: _Dict = {}
     media_io_kwargs: _Dict = {}

@@ -214,5 +214,6 @@ def conversation_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
         "media_io_kwargs": {},
         "tools": (),
         "cache_salt": "",
+        "chat_template": None,
     }
     return {key: value for key, value in settings.items() if value != bare[key]}

@@ -69,7 +69,6 @@ def test_completions_are_short_by_default(server: RunningServer, engine: FakeEng
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
         ({"prompt_logprobs": 0}, "prompt_logprobs"),
-        ({"chat_template": "{{ 1 }}"}, "chat_template"),
         ({"best_of": 2}, "best_of"),
         ({"suffix": "end"}, "suffix"),
         ({"bad_words": ["x"]}, "bad_words"),
@@ -84,6 +83,23 @@ def test_known_but_unserved_fields_are_refused_by_name(
         assert answer.status_code == 400
         assert answer.json()["error"]["param"] == param
         assert answer.json()["error"]["message"].startswith(f"{param} is not served by this version")
+
+
+def test_a_template_of_a_request_is_refused_unless_trusted(server: RunningServer, engine: FakeEngine) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}], "chat_template": "{{ 1 }}"}
+    for path in ("/v1/chat/completions", "/tokenize"):
+        answer = server.client.post(path, json=body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "chat_template")
+        assert "--trust-request-chat-template" in answer.json()["error"]["message"]
+    for answer in (
+        server.complete(chat_template="{{ 1 }}"),
+        server.client.post("/v1/responses", json={"input": "Hi", "chat_template": "{{ 1 }}"}),
+    ):
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "chat_template")
+    assert engine.conversations == []
+    with RunningServer(trust_request_chat_template=True) as trusting:
+        assert trusting.chat(chat_template="{{ 1 }}").status_code == 200
+        assert trusting.engine.conversations[0][1]["chat_template"] == "{{ 1 }}"
 
 
 def test_completions_have_no_tools(server: RunningServer) -> None:

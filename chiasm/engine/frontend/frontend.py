@@ -11,6 +11,8 @@ from chiasm.config.engine import EngineConfig, check_media_io_kwargs
 from chiasm.engine.frontend.admission import check_prompt_length, check_seen_media
 from chiasm.engine.frontend.chat_template import ChatTemplate, load_chat_template, special_tokens
 from chiasm.engine.frontend.prompts import ExpandedPrompt, PromptBuilder
+from chiasm.engine.frontend.rendering import SealedConversation
+from chiasm.engine.frontend.template_renderer import TemplateRenderer
 from chiasm.engine.frontend.tokenizer import Tokenizer, load_tokenizer
 from chiasm.errors import UserError, refuse
 from chiasm.multimodal.bounds import bounded_spec, request_video_spec
@@ -69,6 +71,7 @@ class Frontend:
         self.default_sampling = text.default_sampling
         self._limits = config.media.limit_mm_per_prompt
         self._prompts = PromptBuilder(text.tokenizer, text.template, ready.facts)
+        self._special_tokens = text.special_tokens
         self.tokenizer_info: dict[str, Any] = {
             "tokenizer_class": text.tokenizer_class,
             "model_max_length": ready.max_model_len,
@@ -120,7 +123,7 @@ class Frontend:
         spec = request_video_spec(video.processor, mm_processor_kwargs, media_io_kwargs)
         return [spec if isinstance(part, VideoPart) else image for part in parts]
 
-    def render_chat(
+    def seal_chat(
         self,
         messages: Sequence[ChatMessage],
         *,
@@ -128,21 +131,29 @@ class Frontend:
         continue_final_message: bool,
         chat_template_kwargs: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]] = (),
-    ) -> str:
-        """The prompt of a conversation; see ``PromptBuilder.render``.
+    ) -> SealedConversation:
+        """A conversation as a template may have it; see ``PromptBuilder.seal``.
 
         Raises:
             UserError: also if it has so much text that it can't fit.
         """
         texts = [[message.extra, *message.content] for message in messages]
         self._check_num_chars(num_chars([texts, chat_template_kwargs, tools]), "messages")
-        return self._prompts.render(
+        return self._prompts.seal(
             messages,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             kwargs=chat_template_kwargs,
             tools=tools,
         )
+
+    def render_chat(self, conversation: SealedConversation) -> str:
+        """The text of its prompt, by the model's own template; see ``PromptBuilder.render``."""
+        return self._prompts.render(conversation)
+
+    def template_renderer(self, runtime_dir: Path) -> TemplateRenderer:
+        """For templates that come with a request; their texts may be as long as those of any other."""
+        return TemplateRenderer(self._special_tokens, _MAX_CHARS_PER_TOKEN * self.max_model_len, runtime_dir)
 
     def prepare_chat(self, rendered: str, items: Sequence[ProcessedItem], cache_salt: str) -> PreparedPrompt:
         """Tokenise a rendered conversation and put its media in their places.

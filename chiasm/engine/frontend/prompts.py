@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from chiasm.engine.frontend.chat_template import ChatTemplate
 from chiasm.engine.frontend.literal_text import SEAM, LiteralText, any_of
+from chiasm.engine.frontend.rendering import END, SealedConversation, SealedMessage, render_conversation
 from chiasm.engine.frontend.tokenizer import Tokenizer
 from chiasm.errors import UserError, refuse, shorten
 from chiasm.schema.chat import ChatMessage, TextPart, VideoPart
@@ -19,10 +20,6 @@ from chiasm.schema.media import MediaItem, ProcessedItem
 from chiasm.vision.frames import with_readers
 
 _MAX_DEPTH = 64  # of lists and dicts in each other, in what a template gets from a user
-
-# Where the text to go on with ends: a noncharacter, and a space by which a template that trims gives itself away.
-_END = "\ufdd1"
-_END_TAG = f"{_END} "
 
 
 class ExpandedPrompt(NamedTuple):
@@ -62,7 +59,7 @@ class PromptBuilder:
         self._literal = LiteralText([*tokenizer.special_texts, *media_texts])
         self._media_pattern = any_of(media_texts)
 
-    def render(
+    def seal(
         self,
         messages: Sequence[ChatMessage],
         *,
@@ -70,27 +67,29 @@ class PromptBuilder:
         continue_final_message: bool,
         kwargs: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]] = (),
-    ) -> str:
-        """The text of a conversation's prompt, for ``tokenize``.
+    ) -> SealedConversation:
+        """A conversation as a template may have it.
 
         Raises:
-            UserError: if the model has no template, the template refuses or takes no tools, or a text holds a media
-                token.
+            UserError: if a text holds a media token.
         """
-        if self._template is None:
-            raise UserError("this model has no chat template; give one with --chat-template.", param="messages")
-        if tools and not self._template.reads_tools:
-            raise UserError("this model's chat template takes no tools; --chat-template can.", param="tools")
-        plain = [self._template_message(message, self._template) for message in messages]
-        if continue_final_message:
-            _tag_end(plain)
-        text = self._template.render(
-            plain,
-            add_generation_prompt=add_generation_prompt and not continue_final_message,
+        return SealedConversation(
+            messages=[self._seal_message(message) for message in messages],
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
             kwargs=self._seal(dict(kwargs), "chat_template_kwargs"),
             tools=self._seal(list(tools), "tools"),
         )
-        return _cut_at_end(text) if continue_final_message else text
+
+    def render(self, conversation: SealedConversation) -> str:
+        """The text of a conversation's prompt, for ``tokenize``, by the model's own template.
+
+        Raises:
+            UserError: if it has none, or as ``render_conversation``.
+        """
+        if self._template is None:
+            raise UserError("this model has no chat template; give one with --chat-template.", param="messages")
+        return render_conversation(self._template, conversation)
 
     def tokenize(self, rendered: str) -> list[int]:
         """Token ids of a rendered conversation."""
@@ -198,15 +197,10 @@ class PromptBuilder:
             if token_id in reserved:
                 _refuse_media_text(self._tokenizer.token_text(token_id), param)
 
-    def _template_message(self, message: ChatMessage, template: ChatTemplate) -> dict[str, Any]:
-        """A message as templates read it."""
+    def _seal_message(self, message: ChatMessage) -> SealedMessage:
         extra = {key: self._seal(value, f"{message.param}.{key}") for key, value in message.extra.items()}
         if "reasoning" in extra:  # templates know it by either of these names
             extra |= dict.fromkeys(("reasoning_content", "thinking"), extra["reasoning"])
-        return {**extra, "role": message.role, "content": self._template_content(message, template)}
-
-    def _template_content(self, message: ChatMessage, template: ChatTemplate) -> str | list[dict[str, str]]:
-        """One text alone is a string, anything else a list of parts, as far as the template reads both forms."""
         param = f"{message.param}.content"
         parts: list[dict[str, str]] = []
         for index, part in enumerate(message.content):
@@ -215,14 +209,7 @@ class PromptBuilder:
                 parts.append({"type": "text", "text": self._seal_text(part.text, where)})
             else:
                 parts.append({"type": "video" if isinstance(part, VideoPart) else "image"})
-        media = [part["type"] for part in parts if part["type"] != "text"]
-        if media:
-            if not template.reads_parts:
-                raise UserError(f"{param} has {media[0]}s, but the chat template reads text only.", param=param)
-            return parts
-        if template.reads_parts and (len(parts) > 1 or not template.reads_strings):
-            return parts
-        return "\n".join(part["text"] for part in parts)
+        return SealedMessage(message.role, parts, message.param, extra)
 
     def _seal(self, value: Any, param: str, depth: int = 0) -> Any:
         """What a user gives to the template, with seams in its strings; JSON's types only, so that it is inert."""
@@ -242,7 +229,7 @@ class PromptBuilder:
         return refuse(param, type(value).__name__, "made of the types that JSON has")
 
     def _seal_text(self, text: str, param: str) -> str:
-        text = text.replace(_END, "").replace(SEAM, "")
+        text = text.replace(END, "").replace(SEAM, "")
         found = self._media_pattern.search(text)
         if found is not None:
             _refuse_media_text(found.group(), param)
@@ -279,25 +266,3 @@ def _refuse_media_text(text: str, param: str) -> NoReturn:
         "send media as image_url or video_url parts.",
         param=param,
     )
-
-
-def _tag_end(messages: Sequence[dict[str, Any]]) -> None:
-    """Mark the end of the last message's text."""
-    content = messages[-1]["content"] if messages else ""
-    if isinstance(content, str) and content.strip():
-        messages[-1]["content"] = content + _END_TAG
-    elif isinstance(content, list) and content and content[-1].get("text", "").strip():
-        content[-1]["text"] += _END_TAG
-    else:
-        message = "continue_final_message needs a last message that ends with text."
-        raise UserError(message, param="continue_final_message")
-
-
-def _cut_at_end(text: str) -> str:
-    """The prompt up to the mark, so that the model goes on with the message."""
-    position = text.rfind(_END)
-    if position < 0:
-        message = "continue_final_message does not work here: the chat template leaves the last message's text out."
-        raise UserError(message, param="continue_final_message")
-    kept = text[:position].replace(_END_TAG, "")
-    return kept if text.startswith(_END_TAG, position) else kept.rstrip()

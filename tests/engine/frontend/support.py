@@ -67,7 +67,7 @@ def make_builder(tokenizer: Tokenizer, source: str | None = CHAT_TEMPLATE) -> Pr
 def render(builder: PromptBuilder, messages: Sequence[object], **options: Any) -> str:
     """The rendered prompt of a conversation, with what only ``tokenize`` is to see."""
     defaults = {"add_generation_prompt": True, "continue_final_message": False, "kwargs": {}}
-    return builder.render(parse_messages(messages), **{**defaults, **options})
+    return builder.render(builder.seal(parse_messages(messages), **{**defaults, **options}))
 
 
 def make_item(num_tokens: int, key: str = "unit") -> ProcessedItem:

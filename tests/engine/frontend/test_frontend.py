@@ -35,10 +35,10 @@ def frontend(text_folder: Path, tokenizer: Tokenizer) -> Frontend:
 
 
 def prepare(frontend: Frontend, messages: list[Any], *items: ProcessedItem) -> PreparedPrompt:
-    rendered = frontend.render_chat(
+    conversation = frontend.seal_chat(
         parse_messages(messages), add_generation_prompt=True, continue_final_message=False, chat_template_kwargs={}
     )
-    return frontend.prepare_chat(rendered, items, cache_salt="salt")
+    return frontend.prepare_chat(frontend.render_chat(conversation), items, cache_salt="salt")
 
 
 # --- conversations

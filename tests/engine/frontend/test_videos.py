@@ -99,7 +99,7 @@ def test_parts_become_what_templates_know(text_folder: Any, tokenizer: Tokenizer
     frontend = make_frontend(text_folder, tokenizer, video_facts(tokenizer))
     messages = parse_messages([user([VIDEO, text("What?"), IMAGE])])
     options = {"add_generation_prompt": False, "continue_final_message": False, "chat_template_kwargs": {}}
-    rendered = frontend.render_chat(messages, **options)
+    rendered = frontend.render_chat(frontend.seal_chat(messages, **options))
     prompt = frontend.prepare_chat(rendered, [make_video(2, 1), make_item(3)], "")
     assert [item.modality for item in prompt.items] == ["video", "image"]
     assert prompt.media == (make_video(2, 1), make_item(3))
