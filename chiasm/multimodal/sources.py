@@ -8,26 +8,29 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from chiasm.errors import UserError, shorten
+from chiasm.errors import UserError, refuse, shorten
 from chiasm.schema.media import FrameTimes
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 # data:[type/subtype][;name=value]...;base64,
 _DATA_HEADER = re.compile(r"[^,;]*(?:;[^,;]*)*;base64", re.IGNORECASE)
+_FRAMES_HEADER = re.compile(r"data:video/jpeg[;,]", re.IGNORECASE)
 _MAX_DATA_HEADER = 1024
 # [//host]/path
 _FILE_REST = re.compile(r"(?://(?P<host>[^/?#]*)|(?!//))(?P<path>/[^?#]*)", re.DOTALL)
 
 
-SourceKind = Literal["bytes", "base64", "file", "rgb"]
+SourceKind = Literal["bytes", "base64", "frames", "file", "rgb"]
 
 
 class MediaSource(msgspec.Struct, frozen=True):
     """A picture or video that the preprocessing pool can get at by itself.
 
     Attributes:
-        kind: what the payload is: an encoded file, its base64 text, the path of a local file, or decoded pixels.
-        payload: for "base64" ASCII text, for "file" a path in the file system's encoding, for "rgb" uint8.
+        kind: what the payload is: an encoded file, its base64 text, such texts of the frames of a video, parted by
+            commas, the path of a local file, or decoded pixels.
+        payload: for "base64" and "frames" ASCII text, for "file" a path in the file system's encoding, for "rgb"
+            uint8.
         shape: of decoded pixels: [height, width, 3] for a picture, [frames, height, width, 3] for a video.
         times: of decoded pixels of a video: when its frames are shown.
     """
@@ -66,6 +69,30 @@ def parse_source(url: str, *, max_bytes: int, param: str | None = None) -> Media
         return MediaSource("file", _local_path(url[len("file:") :], param))
     message = f"a media URL must begin with http:, https:, data: or file:, got {shorten(url)}."
     raise UserError(message, param=param)
+
+
+def parse_frames(url: str, *, max_bytes: int, max_frames: int, param: str | None = None) -> MediaSource | None:
+    """A video that is written as its frames: ``data:video/jpeg;base64,<frame>,<frame>``. Nothing is decoded yet.
+
+    Args:
+        url: of any scheme.
+        max_bytes: largest size of all frames together.
+        max_frames: most frames.
+        param: the request's field that holds it, for errors.
+
+    Returns:
+        None if it is no such video; see ``parse_source`` then.
+
+    Raises:
+        UserError: if it is too long, or has too many frames.
+    """
+    if not _FRAMES_HEADER.match(url):
+        return None
+    text = _base64_text(url, len("data:"), max_bytes, param)
+    num_frames = text.count(b",") + 1
+    if num_frames > max_frames:
+        refuse(param or "video", f"{num_frames} frames", f"of at most {max_frames} frames")
+    return MediaSource("frames", text)
 
 
 def _base64_text(url: str, start: int, max_bytes: int, param: str | None) -> bytes:

@@ -14,7 +14,7 @@ import re
 import resource
 import signal
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -112,9 +112,28 @@ class Worker:
             assert job.times
             frames = np.frombuffer(payload, dtype=np.uint8).reshape(job.shape)
             return self._process_video(frames, job.times, spec, job)
+        if job.kind == "frames":
+            texts = bytes(payload).split(b",")
+            # Whoever takes frames out of a video takes them as we would.
+            times = FrameTimes.of_all(len(texts), spec.fps)
+            if spec.num_frames is not None:
+                times = sample_frames(len(texts), spec.fps, spec, job.param)
+            return self._process_video(self._frames(texts, times, job.param), times, spec, job)
         with open_clip(self._encoded(job, payload), self._video_limits, job.param) as clip:
             times = sample_frames(clip.num_frames, clip.fps or UNKNOWN_FPS, spec, job.param)
             return self._process_video(clip.frames(times.indices, job.param), times, spec, job)
+
+    def _frames(self, texts: Sequence[bytes], times: FrameTimes, param: str | None) -> Iterator[Frame]:
+        """Pictures that are the frames of a video, decoded one by one."""
+        shape = None
+        for index in times.indices:
+            frame = decode_image(
+                _from_base64(texts[index], param), max_pixels=self._video_limits.max_pixels, param=param
+            )
+            if shape not in (None, frame.shape):
+                raise UserError("the video's frames change their size.", param=param)
+            shape = frame.shape
+            yield frame
 
     def _process_video(
         self, frames: Iterable[Frame], times: FrameTimes, spec: VideoProcessorSpec, job: Job
@@ -125,11 +144,15 @@ class Worker:
         if job.kind == "file":
             return read_local_file(bytes(payload), self._allowed_folder, max_bytes=self._max_bytes, param=job.param)
         if job.kind == "base64":
-            try:
-                return binascii.a2b_base64(payload, strict_mode=True)
-            except binascii.Error as error:
-                raise UserError("the data: URL is not valid base64.", param=job.param) from error
+            return _from_base64(payload, job.param)
         return payload
+
+
+def _from_base64(text: bytes | bytearray, param: str | None) -> bytes:
+    try:
+        return binascii.a2b_base64(text, strict_mode=True)
+    except binascii.Error as error:
+        raise UserError("the data: URL is not valid base64.", param=param) from error
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from chiasm.multimodal.hashing import source_digest
 from chiasm.multimodal.in_memory import source_of_object, video_source_of_object
 from chiasm.multimodal.item_cache import ItemCache
 from chiasm.multimodal.pool import PreprocessPool
-from chiasm.multimodal.sources import MediaSource, RemoteUrl, parse_source
+from chiasm.multimodal.sources import MediaSource, RemoteUrl, parse_frames, parse_source
 from chiasm.schema.chat import MediaPart, VideoPart
 from chiasm.schema.media import MediaSpec, ProcessedItem
 
@@ -101,6 +101,11 @@ class MediaLoader:
         media = self._media
         if not isinstance(part.source, str):
             return await asyncio.to_thread(self._source_of_object, part)
+        if isinstance(part, VideoPart):
+            limits = {"max_bytes": media.max_media_bytes, "max_frames": media.max_video_frames}
+            frames = parse_frames(part.source, param=part.param, **limits)
+            if frames is not None:
+                return frames
         parsed = parse_source(part.source, max_bytes=media.max_media_bytes, param=part.param)
         if isinstance(parsed, RemoteUrl):
             seconds = media.video_fetch_timeout if isinstance(part, VideoPart) else media.fetch_timeout

@@ -18,7 +18,8 @@ _TEXT_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "re
 _IMAGE_FIELDS = {"image_url": "image_url", "input_image": "image_url", "image": "image", "image_pil": "image_pil"}
 _VIDEO_FIELDS = {"video_url": "video_url", "video": "video"}
 _MEDIA_FIELDS = {**_IMAGE_FIELDS, **_VIDEO_FIELDS}
-_PART_TYPES = (*_TEXT_FIELDS, *_MEDIA_FIELDS)
+_THINKING = "thinking"  # of an assistant's message: reasoning, as some templates and clients write it
+_PART_TYPES = (*_TEXT_FIELDS, *_MEDIA_FIELDS, _THINKING)
 _EXTRA = ("name", "tool_calls", "tool_call_id", "reasoning")
 
 
@@ -55,6 +56,10 @@ def parse_message(message: object, param: str) -> ChatMessage:
     if "reasoning" not in extra and isinstance(message.get("reasoning_content"), str):
         extra["reasoning"] = message["reasoning_content"]
     content = message.get("content")
+    if role == "assistant" and isinstance(content, list):
+        content, thoughts = _part_thinking(content, f"{param}.content")
+        if thoughts:
+            extra.setdefault("reasoning", "\n".join(thoughts))
     if content is None and role == "assistant":
         return ChatMessage(role, (), param, extra)  # it only called tools
     return ChatMessage(_ROLES[role], parse_content(content, f"{param}.content"), param, extra)
@@ -85,6 +90,8 @@ def _parse_part(part: object, param: str) -> ContentPart:
     kind = part.get("type") or _guess_type(part)
     if not isinstance(kind, str) or kind not in _PART_TYPES:
         _refuse_type(kind, f"{param}.type")
+    if kind == _THINKING:
+        refuse(f"{param}.type", kind, "of another type but in an assistant's message")
     if kind in _MEDIA_FIELDS:
         field = _MEDIA_FIELDS[kind]
         if kind in ("image", "video") and "url" in part:  # as transformers spells it
@@ -96,6 +103,22 @@ def _parse_part(part: object, param: str) -> ContentPart:
     if not isinstance(text, str):
         refuse(f"{param}.{field}", text, "a string")
     return TextPart(text)
+
+
+def _part_thinking(parts: list[object], param: str) -> tuple[list[object], list[str]]:
+    """The parts of an assistant's message that are said, and the texts of those that are reasoning."""
+    said: list[object] = []
+    thoughts: list[str] = []
+    for index, part in enumerate(parts):
+        if not isinstance(part, dict) or part.get("type") != _THINKING:
+            said.append(part)
+            continue
+        text = part.get(_THINKING)
+        texts = [entry.get("text") for entry in text if isinstance(entry, dict)] if isinstance(text, list) else [text]
+        if not all(isinstance(one, str) for one in texts):
+            refuse(f"{param}[{index}].{_THINKING}", text, "a string or a list of parts with a text")
+        thoughts += [one for one in texts if isinstance(one, str)]
+    return said, thoughts
 
 
 def _parse_tool_calls(calls: object, param: str) -> list[dict[str, Any]]:

@@ -156,3 +156,48 @@ def test_too_many_parts_are_refused_before_any_is_looked_at() -> None:
 def test_errors_stay_short() -> None:
     with refused("messages[0].content[0].type"):
         parse(user([{"type": "x" * 1_000_000}]))
+
+
+@pytest.mark.parametrize("detail", ["auto", "low", "high", "original", None, 7])
+@pytest.mark.parametrize("role", ["user", "system", "assistant", "tool"])
+def test_details_and_names_of_media_change_nothing(role: str, detail: object) -> None:
+    for part in (
+        {"type": "image_url", "image_url": {"url": URL, "detail": detail}, "uuid": "x"},
+        {"type": "image_url", "image_url": URL, "detail": detail},
+        {"type": "input_image", "image_url": URL, "detail": detail, "uuid": 7},
+        {"image_url": {"url": URL}, "detail": detail},
+    ):
+        (read,) = parse({"role": role, "content": [part]}).content
+        assert isinstance(read, ImagePart)
+        assert read.source == URL
+
+
+def test_media_stay_where_they_are_written_in_every_message() -> None:
+    image, video = {"type": "image_url", "image_url": URL}, {"video_url": {"url": "https://example.com/a.mp4"}}
+    messages = parse_messages(
+        [
+            user([image, "a", video, {"text": "b"}, image]),
+            assistant([video, "c"]),
+            {"role": "tool", "tool_call_id": "1", "content": ["d", image]},
+            user("e"),
+        ]
+    )
+    kinds = [[type(part).__name__[0] for part in message.content] for message in messages]
+    assert kinds == [["I", "T", "V", "T", "I"], ["V", "T"], ["T", "I"], ["T"]]
+
+
+@pytest.mark.parametrize("thinking", ["Hm.", [{"type": "text", "text": "Hm."}]])
+def test_thinking_parts_are_reasoning(thinking: object) -> None:
+    part = {"type": "thinking", "thinking": thinking, "closed": True}
+    message = parse(assistant([part, {"type": "text", "text": "a"}]))
+    assert (message.content, message.extra) == ((TextPart("a"),), {"reasoning": "Hm."})
+    assert parse(assistant([part], reasoning="Said twice.")).extra == {"reasoning": "Said twice."}
+    with refused("messages[0].content[0].type", "assistant"):
+        parse(user([part]))
+    with refused("messages[0].content[0].thinking", "string"):
+        parse(assistant([{"type": "thinking", "thinking": 7}]))
+
+
+def test_reasoning_by_both_names() -> None:
+    assert parse(assistant("a", reasoning_content="Hm.")).extra == {"reasoning": "Hm."}
+    assert parse(assistant("a", reasoning="A", reasoning_content="B")).extra == {"reasoning": "A"}
