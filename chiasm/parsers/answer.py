@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 from typing import Literal
 
-from chiasm.parsers.calls import Call, CallFormat, CallReader, Tools
+from chiasm.parsers.calls import CallFormat, CallName, CallPart, CallReader, Tools
 from chiasm.parsers.events import CallArguments, CallStart, ContentText, Event, ReasoningText
 from chiasm.parsers.forced import ForcedCalls
 from chiasm.parsers.markers import find_marker
@@ -17,7 +17,7 @@ _MAX_HELD_SPACE = 256
 class AnswerParser:
     """Reads one answer.
 
-    A call is held back until it is whole: what turns out to be none is shown as the text that it is. A call that
+    A call is held back until it is certain: what turns out to be none is shown as the text that it is. A call that
     opens while the reasoning goes on ends the reasoning. White space between reasoning, calls and content is dropped;
     an answer without any of the former stays as it is, to the last character.
 
@@ -50,6 +50,7 @@ class AnswerParser:
         self._num_calls = 0
         self._reader: CallReader | None = None
         self._held: list[str] = []  # what opened the reader, and what it has been given
+        self._has_begun = False  # whether that is a call for certain
         self._events: list[Event] = []
 
     @property
@@ -67,7 +68,7 @@ class AnswerParser:
 
     def finish(self) -> list[Event]:
         """What was held back, once no more text comes."""
-        if self._reader is not None:
+        if self._reader is not None and not self._has_begun:
             self._show("".join(self._held))
         rest = self._forced.finish() if self._forced is not None else ""
         self._show(self._buffer + rest)
@@ -140,28 +141,32 @@ class AnswerParser:
         self._is_at_start = False
         self._reader = self._calls.reader(self._tools)
         self._held = [opener]
+        self._has_begun = False
 
     def _read(self, reader: CallReader) -> bool:
         self._held.append(self._buffer)
         reading = reader.feed(self._buffer)
         self._buffer = ""
-        if reading is None:
+        for part in reading.parts:
+            self._call(part)
+        if reading.state == "open":
             return False
         self._reader = None
         text = "".join(self._held)
         end = len(text) - reading.num_rest
         self._buffer = text[end:]
-        if reading.calls is None:
+        if reading.state == "text":
             self._show(text[:end])
-        else:
-            self._enter("content")
-            for call in reading.calls:
-                self._call(call)
         return True
 
-    def _call(self, call: Call) -> None:
-        self._events += [CallStart(self._num_calls, call.name), CallArguments(self._num_calls, call.arguments)]
-        self._num_calls += 1
+    def _call(self, part: CallPart) -> None:
+        if isinstance(part, CallName):
+            self._has_begun = True
+            self._enter("content")
+            self._events.append(CallStart(self._num_calls, part.name))
+            self._num_calls += 1
+        else:
+            self._events.append(CallArguments(self._num_calls - 1, part.text))
 
     def _show_up_to(self, markers: tuple[str, ...]) -> str:
         """Take the text before the first marker, and the marker, which is returned; "" if there is none yet."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -24,23 +24,49 @@ class Call(NamedTuple):
     arguments: str
 
 
+class CallName(NamedTuple):
+    """A call begins."""
+
+    name: str
+
+
+class CallText(NamedTuple):
+    """More of the arguments of the call that began last."""
+
+    text: str
+
+
+CallPart = CallName | CallText
+
+
 class Reading(NamedTuple):
     """What a reader has found out.
 
     Attributes:
-        calls: the calls; None if the text isn't one after all, and is to be shown as it is.
-        num_rest: characters at the end of the text so far that don't belong to it.
+        parts: what is certain of calls now, and was not before.
+        state: ``open`` as long as more may follow, ``done`` when the calls have ended, ``text`` if this isn't a call
+            after all and is to be shown as it is, which is possible only until the first part.
+        num_rest: characters at the end of the text so far that don't belong to it, unless it is open.
     """
 
-    calls: tuple[Call, ...] | None
-    num_rest: int
+    parts: tuple[CallPart, ...] = ()
+    state: Literal["open", "done", "text"] = "open"
+    num_rest: int = 0
+
+
+def whole_calls(calls: Iterable[Call] | None, num_rest: int) -> Reading:
+    """What a reader says that knows calls only when they have ended; None if these are none."""
+    if calls is None:
+        return Reading(state="text", num_rest=num_rest)
+    parts = [part for call in calls for part in (CallName(call.name), CallText(call.arguments))]
+    return Reading(tuple(parts), "done", num_rest)
 
 
 class CallReader(Protocol):
     """Reads one call, or one list of calls, from behind its opening."""
 
-    def feed(self, text: str) -> Reading | None:
-        """Take in text; None as long as it is open what this is."""
+    def feed(self, text: str) -> Reading:
+        """Take in text. What is read must not depend on how it is cut."""
 
 
 @dataclass(frozen=True)

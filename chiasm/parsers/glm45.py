@@ -8,82 +8,122 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from chiasm.parsers.calls import Call, CallFormat, Reading, Tools
-from chiasm.parsers.markers import find_marker
+from chiasm.parsers.calls import Call, CallFormat, CallName, CallPart, CallText, Reading, Tools, whole_calls
+from chiasm.parsers.markers import Found, find_marker
 
 _OPENER, _CLOSER = "<tool_call>", "</tool_call>"
-_KEY = ("<arg_key>", "</arg_key>")
-_VALUE = ("<arg_value>", "</arg_value>")
-_NAME = re.compile(r"\s*[\w.\-]{1,128}\s*")
-_HEAD = re.compile(r"\s*[\w.\-]{0,128}\s*")  # as far as the name has come
+_KEY, _KEY_END = "<arg_key>", "</arg_key>"
+_VALUE, _VALUE_END = "<arg_value>", "</arg_value>"
+_NAME = re.compile(r"[\w.\-]{0,128}")
 
 
 class _Reader:
-    """Reads up to the closing tag: a name alone is whole only there."""
+    """Reads up to the closing tag: a name alone is whole only there, and each argument with its value."""
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
-        self._text: list[str] = []
-        self._end = ""  # of the text so far: all of it while it may be a name, then what may begin a tag
-        self._has_name = False
+        self._text = ""  # behind what is done with
+        self._seen = 0  # of it, where no tag begins
+        self._num_held = 0  # characters before it that belong to an argument which isn't whole
+        self._step: Callable[[], Reading | None] = self._read_name
+        self._name = ""
+        self._key = ""
+        self._num_arguments = 0
 
-    def feed(self, text: str) -> Reading | None:
+    def feed(self, text: str) -> Reading:
         """See ``CallReader``."""
-        recent = self._end + text
-        if not self._has_name:
-            head = _HEAD.match(recent)
-            assert head is not None
-            self._has_name = head.end() < len(recent)
-            if self._has_name and recent[head.end()] != "<":
-                return Reading(None, len(recent) - head.end())
-        found = find_marker(recent, (_OPENER, _CLOSER))
-        if not found.marker:
-            self._text.append(text)
-            self._end = recent[-len(_CLOSER) :] if self._has_name else recent
+        self._text += text
+        parts: tuple[CallPart, ...] = ()
+        while (reading := self._step()) is not None:
+            parts += reading.parts
+            if reading.state != "open":
+                return reading._replace(parts=parts)
+        return Reading(parts)
+
+    def _read_name(self) -> Reading | None:
+        self._text = self._text.lstrip()
+        name = _NAME.match(self._text)
+        assert name is not None
+        if name.end() == len(self._text):
             return None
-        if found.marker == _OPENER:
-            return Reading(None, len(recent) - found.start)
-        num_rest = len(recent) - found.start - len(_CLOSER)
-        body = "".join((*self._text, text)).removesuffix(recent[found.start :])
-        call = _parse(body, self._tools)
-        return Reading(None if call is None else (call,), num_rest)
+        self._name = name[0]
+        return self._go_on(name.end(), self._read_first_tag) if name[0] else self._broken(0)
 
+    def _read_first_tag(self) -> Reading | None:
+        self._text = self._text.lstrip()
+        if self._text and self._text[0] != "<":
+            return self._broken(0)
+        return self._read_tag()
 
-def _parse(body: str, tools: Tools) -> Call | None:
-    """The call of what stands between the tags."""
-    name = _NAME.match(body)
-    if name is None:
-        return None
-    properties = tools.get(name[0].strip(), {}).get("properties")
-    arguments: dict[str, Any] = {}
-    position = name.end()
-    while position < len(body):
-        key = _between(body, position, _KEY)
-        value = None if key is None else _between(body, key[1], _VALUE)
-        if key is None or value is None:
-            return None
-        arguments[key[0].strip()] = _value(value[0], properties, key[0].strip())
-        position = value[1]
-    if not arguments and name[0].strip() not in tools:
-        return None  # a word between tags can be anything
-    return Call(name[0].strip(), json.dumps(arguments, ensure_ascii=False))
+    def _read_tag(self) -> Reading | None:
+        """The beginning of an argument, or the end of the call."""
+        self._num_held = 0
+        self._text = self._text.lstrip()
+        if self._text.startswith(_CLOSER):
+            return self._close()
+        return self._read_opening(_KEY, self._read_key)
 
+    def _read_key(self) -> Reading | None:
+        found = self._find(_KEY_END)
+        if found.marker != _KEY_END:
+            return self._broken(found.start) if found.marker else None
+        self._key = self._text[: found.start].strip()
+        return self._go_on(found.start + len(_KEY_END), self._read_value_tag)
 
-def _between(body: str, position: int, tags: tuple[str, str]) -> tuple[str, int] | None:
-    """The text between two tags of which the first is next, and where the one that follows is to stand."""
-    start = position + len(tags[0])
-    end = body.find(tags[1], start)
-    if not body.startswith(tags[0], position) or end < 0:
-        return None
-    after = end + len(tags[1])
-    while after < len(body) and body[after].isspace():
-        after += 1
-    return body[start:end], after
+    def _read_value_tag(self) -> Reading | None:
+        space = len(self._text) - len(self._text.lstrip())
+        self._go_on(space, self._read_value_tag)
+        return self._read_opening(_VALUE, self._read_value)
+
+    def _read_value(self) -> Reading | None:
+        found = self._find(_VALUE_END)
+        if found.marker != _VALUE_END:
+            return self._broken(found.start) if found.marker else None
+        properties = self._tools.get(self._name, {}).get("properties")
+        value = _value(self._text[: found.start], properties, self._key)
+        begin = ", " if self._num_arguments else "{"
+        text = f"{begin}{json.dumps(self._key, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}"
+        parts = () if self._num_arguments else (CallName(self._name),)
+        self._num_arguments += 1
+        self._go_on(found.start + len(_VALUE_END), self._read_tag)
+        return Reading((*parts, CallText(text)))
+
+    def _read_opening(self, tag: str, step: Callable[[], Reading | None]) -> Reading | None:
+        """A tag that must be next; ``step`` reads on behind it."""
+        if self._text.startswith(tag):
+            return self._go_on(len(tag), step)
+        may_come = (tag, _CLOSER) if tag == _KEY else (tag,)
+        return None if any(one.startswith(self._text) for one in may_come) else self._broken(0)
+
+    def _find(self, tag: str) -> Found:
+        """The tag that comes next: the one that is looked for, or one with which the call ends before it."""
+        found = find_marker(self._text[self._seen :], (tag, _OPENER, _CLOSER))
+        start = self._seen + found.start
+        self._seen = self._seen if found.marker else start
+        return Found(start, found.marker)
+
+    def _go_on(self, position: int, step: Callable[[], Reading | None]) -> Reading:
+        self._text, self._seen, self._step = self._text[position:], 0, step
+        self._num_held += position
+        return Reading()
+
+    def _close(self) -> Reading:
+        num_rest = len(self._text) - len(_CLOSER)
+        if self._num_arguments:
+            return Reading((CallText("}"),), "done", num_rest)
+        # A word between tags can be anything.
+        return whole_calls((Call(self._name, "{}"),) if self._name in self._tools else None, num_rest)
+
+    def _broken(self, position: int) -> Reading:
+        """This is no call, or from the argument on that is being read no more of one."""
+        if self._num_arguments:
+            return Reading((CallText("}"),), "done", self._num_held + len(self._text))
+        return Reading(state="text", num_rest=len(self._text) - position)
 
 
 def _value(text: str, properties: object, key: str) -> Any:

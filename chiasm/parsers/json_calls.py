@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
+from typing import Literal
 
-from chiasm.parsers.calls import CallFormat, Reading, decode_call
+from chiasm.parsers.calls import CallFormat, CallName, CallText, Reading, decode_call, whole_calls
 from chiasm.parsers.json_span import JsonSpan
+
+# What comes before the arguments where the keys are in the order that templates ask for; no escapes in the name.
+_HEAD = re.compile(
+    r'\s*\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"([^"\\\x00-\x1f]{1,128})"\s*,'
+    r'\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
+)
+_MAX_HEAD = 512  # characters; a longer one is read, too, but only once it is whole
 
 
 class _Reader:
     """Reads an object; a call is whole with its last brace, whatever follows.
+
+    With the name before the arguments, these are known to be arguments as they come.
 
     Args:
         known: names that a call may have; None for any.
@@ -17,17 +28,52 @@ class _Reader:
 
     def __init__(self, known: Collection[str] | None) -> None:
         self._known = known
+        self._stage: Literal["head", "arguments", "tail"] = "head"
         self._span = JsonSpan()
-        self._text: list[str] = []
+        self._text = ""
 
-    def feed(self, text: str) -> Reading | None:
+    def feed(self, text: str) -> Reading:
         """See ``CallReader``."""
+        if self._stage == "head":
+            return self._feed_head(text)
+        return self._feed_arguments(text) if self._stage == "arguments" else self._feed_tail(text)
+
+    def _feed_head(self, text: str) -> Reading:
+        if len(self._text) < _MAX_HEAD:
+            head = _HEAD.match((self._text + text)[:_MAX_HEAD])
+            if head is not None and (self._known is None or head[1] in self._known):
+                self._stage, self._span = "arguments", JsonSpan()
+                reading = self._feed_arguments((self._text + text)[head.end() :])
+                return reading._replace(parts=(CallName(head[1]), *reading.parts))
         end = self._span.feed(text)
+        self._text += text[:end]
         if end is None:
-            self._text.append(text)
-            return None
-        call = None if self._span.is_broken else decode_call("".join((*self._text, text[:end])), self._known)
-        return Reading(None if call is None else (call,), len(text) - end)
+            return Reading()
+        call = None if self._span.is_broken else decode_call(self._text, self._known)
+        return whole_calls(None if call is None else (call,), len(text) - end)
+
+    def _feed_arguments(self, text: str) -> Reading:
+        end = self._span.feed(text)
+        parts = (CallText(text[:end]),) if text[:end] else ()
+        if end is None:
+            return Reading(parts)
+        if self._span.is_broken:
+            return Reading(parts, "done", len(text) - end)
+        self._stage, self._span = "tail", JsonSpan()
+        return self._feed_tail(text[end:])._replace(parts=parts)
+
+    def _feed_tail(self, text: str) -> Reading:
+        """Behind the arguments: the object's end, or more of its fields, which nobody reads."""
+        if not self._span.is_open:
+            rest = text.lstrip()
+            if rest and rest[0] not in ",}":
+                return Reading((), "done", len(rest))  # the last brace is missing
+            if not rest:
+                return Reading()
+            self._span.feed("{")
+            text = rest
+        end = self._span.feed(text)
+        return Reading() if end is None else Reading((), "done", len(text) - end)
 
 
 # Qwen2.5-VL's and Qwen3-VL's templates ask for <tool_call>{"name": "f", "arguments": {...}}</tool_call>, with line

@@ -25,6 +25,11 @@ class JsonSpan:
         self._is_in_string = False
         self._is_escaped = False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the object has begun and goes on."""
+        return self._depth > 0
+
     def feed(self, text: str) -> int | None:
         """Take in text; returns where in it the object ends or breaks, or None as long as it goes on."""
         position = 0

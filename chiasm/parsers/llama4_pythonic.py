@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from chiasm.parsers.calls import Call, CallFormat, Reading, Tools
+from chiasm.parsers.calls import Call, CallFormat, Reading, Tools, whole_calls
 
 MAX_DEPTH = 32
 
@@ -42,7 +42,7 @@ class _Reader:
         self._quote = ""
         self._is_escaped = False
 
-    def feed(self, text: str) -> Reading | None:
+    def feed(self, text: str) -> Reading:
         """See ``CallReader``."""
         if not self._is_list:
             self._head += text
@@ -51,16 +51,16 @@ class _Reader:
             self._is_list = head[1] is not None
             if not self._is_list:
                 num_left = len(self._head) - head.end()
-                return Reading(None, num_left) if num_left else None
+                return Reading(state="text", num_rest=num_left) if num_left else Reading()
             text = self._head
         end = self._end(text)
         self._text.append(text[:end])
         if end is None:
-            return None
+            return Reading()
         calls = None if self._depth else read_calls("".join(self._text))
         if calls is not None and not all(call.name in self._tools for call in calls):
             calls = None
-        return Reading(calls, len(text) - end)
+        return whole_calls(calls, len(text) - end)
 
     def _end(self, text: str) -> int | None:
         """Behind the last bracket, or where it gets too deep."""

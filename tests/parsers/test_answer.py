@@ -22,6 +22,8 @@ from tests.parsers.cases import CASES, TOOLS, Case
 _FRAGMENTS = (
     "<tool_call>", "</tool_call>", "<think>", "</think>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
     "<|python_tag|>", "<|python_start|>", "<|python_end|>", '{"name": "now", "arguments": {}}', '{"name": "now"',
+    '{"name": "now", "arguments": {"a": ', '"parameters": ', '"b"}', "}}", "<tool_call>now<arg_key>a</arg_key>",
+    "<arg_value>1</arg_value>", "<arg_key>b</arg_key><arg_value>2</arg_value>",
     "[now()]", "[now(", "now", "{", "}", "[", "]", "(", ")", '"', "'", "\\", ";", ",", " ", "\n", "é", "a=1", "|>",
 )  # fmt: skip
 
@@ -99,7 +101,14 @@ ATTACKS = {
         "<tool_cal" * 30_000,
         '<tool_call>{"a": "' + "\\" * 200_000,
     ],
-    "glm45": ["<tool_call>f" * 20_000, "<tool_call>f<arg_key>" * 10_000, "<tool_call>" + "f" * 200_000],
+    "glm45": [
+        "<tool_call>" + " " * 200_000,
+        "<tool_call>f<arg_key>a</arg_key>" + " " * 200_000,
+        "<tool_call>f<arg_key>a</arg_key><arg_value>" + "</arg_valu" * 20_000,
+        "<tool_call>f" * 20_000,
+        "<tool_call>f<arg_key>" * 10_000,
+        "<tool_call>" + "f" * 200_000,
+    ],
     "llama3_json": ["{" * 200_000, '{"' * 100_000, ";{" * 100_000],
     "llama4_pythonic": [
         "[" * 200_000,
@@ -119,6 +128,69 @@ def test_hostile_text_takes_linear_time(name: str, index: int) -> None:
     start = time.process_time()
     read(parser(Case(name, text)), in_steps(text, 64))
     assert time.process_time() - start < 5, "a quadratic reader takes minutes"
+
+
+def steps(calls: str, *pieces: str) -> list[list[Event]]:
+    """The events of each piece, and of the end."""
+    made = parser(Case(calls, ""))
+    return [*map(made.feed, pieces), made.finish()]
+
+
+@pytest.mark.parametrize(("calls", "opener"), [("hermes", "<tool_call>\n"), ("llama3_json", "")])
+def test_arguments_in_json_go_out_as_they_come(calls: str, opener: str) -> None:
+    assert steps(calls, opener + '{"name": "now", "arguments": ', '{"a"', ": [1, ", '"}"]', "}", "}") == [
+        [],
+        [CallStart(0, "now"), CallArguments(0, '{"a"')],
+        [CallArguments(0, ": [1, ")],
+        [CallArguments(0, '"}"]')],
+        [CallArguments(0, "}")],
+        [],
+        [],
+    ]
+
+
+def test_arguments_in_tags_go_out_one_by_one() -> None:
+    pairs = [f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in ("a1", "b2")]
+    assert steps("glm45", "<tool_call>now\n", pairs[0], pairs[1][:9], pairs[1][9:], "</tool_call>") == [
+        [],
+        [CallStart(0, "now"), CallArguments(0, '{"a": 1')],
+        [],
+        [CallArguments(0, ', "b": 2')],
+        [CallArguments(0, "}")],
+        [],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("calls", "text", "arguments", "content"),
+    [
+        # At the limit of tokens: what has gone out can't be taken back, and isn't made to look whole.
+        ("hermes", '<tool_call>{"name": "now", "arguments": {"a": "b', '{"a": "b', ""),
+        ("llama3_json", '{"name": "now", "parameters": {"a": [', '{"a": [', ""),
+        ("glm45", "<tool_call>now<arg_key>a</arg_key><arg_value>1</arg_value><arg_key>b", '{"a": 1', ""),
+        # What isn't valid is for the client to see.
+        ("hermes", '<tool_call>{"name": "now", "arguments": {\'a\': 1}}</tool_call>', "{'a': 1}", ""),
+        ("hermes", '<tool_call>{"name": "now", "arguments": {}\n</tool_call>ok', "{}", "ok"),
+        ("hermes", '<tool_call>{"name": "now", "arguments": {}, "id": 7}</tool_call>ok', "{}", "ok"),
+        ("hermes", '<tool_call>{"name": "now", "arguments": {}} ok', "{}", "ok"),
+        (
+            "glm45",
+            "<tool_call>now<arg_key>a</arg_key><arg_value>1</arg_value> and more</tool_call>",
+            '{"a": 1}',
+            "and more</tool_call>",
+        ),
+        (
+            "glm45",
+            "<tool_call>now<arg_key>a</arg_key><arg_value>1</arg_value><arg_key>b</arg_key>2",
+            '{"a": 1}',
+            "<arg_key>b</arg_key>2",
+        ),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_calls_that_break_off(calls: str, text: str, arguments: str, content: str, size: int) -> None:
+    events: list[Event] = [CallStart(0, "now"), CallArguments(0, arguments)]
+    assert read(parser(Case(calls, text)), in_steps(text, size)) == events + [ContentText(content)] * bool(content)
 
 
 def test_only_the_end_of_a_prompt_tells_whether_reasoning_is_open() -> None:
