@@ -44,6 +44,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         min_tokens: no stop token is sampled before this many tokens.
         logprobs: how many of the likeliest tokens to report at each step; None reports none.
         skip_special_tokens: leave special tokens out of the text.
+        shown_special_tokens: but for these, as they are written.
         include_stop_str_in_output: keep the stop string at the end of the text.
         structured_outputs: a form that the answer must have; the answer ends where it is complete.
 
@@ -67,6 +68,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     min_tokens: int = 0
     logprobs: int | None = None
     skip_special_tokens: bool = True
+    shown_special_tokens: tuple[str, ...] = ()
     include_stop_str_in_output: bool = False
     structured_outputs: StructuredOutputs | None = None
 

@@ -69,8 +69,8 @@ class Reading:
         """Decoding parameters with which an answer to a prompt can be read."""
         added, marks = self.state.engine.added_tokens, self.marks
         markers = (*((marks.start, marks.end) if marks else ()), *(self.calls.markers if self.calls else ()))
-        if any(marker in added and added[marker].is_special for marker in markers):
-            params = msgspec.structs.replace(params, skip_special_tokens=False)
+        shown = tuple(marker for marker in markers if marker in added and added[marker].is_special)
+        params = msgspec.structs.replace(params, shown_special_tokens=shown)
         form = params.structured_outputs
         if form is not None and marks is not None:
             form = after_thinking(form, marks, added, is_open=self._is_open(prompt))

@@ -115,7 +115,13 @@ def test_a_form_is_no_dict() -> None:
 
 
 def test_every_field_with_a_range_is_in_the_tables() -> None:
-    unranged = {"ignore_eos", "skip_special_tokens", "include_stop_str_in_output", "structured_outputs"}
+    unranged = {
+        "ignore_eos",
+        "skip_special_tokens",
+        "shown_special_tokens",
+        "include_stop_str_in_output",
+        "structured_outputs",
+    }
     assert set(GOOD) == set(SamplingParams.__struct_fields__) - unranged
     assert set(BAD) == set(GOOD) - {"stop_token_ids"}, "those depend on the vocabulary"
 

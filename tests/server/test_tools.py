@@ -289,7 +289,8 @@ def test_markers_that_are_special_tokens_are_not_skipped(tool_server: RunningSer
     tool_engine.added_tokens = {"<tool_call>": AddedToken(9, is_special=True)}
     tool_server.chat(tools=[NOW])
     tool_server.chat()
-    assert [params.skip_special_tokens for params in tool_engine.sampling] == [True, False, True]
+    assert all(params.skip_special_tokens for params in tool_engine.sampling)
+    assert [params.shown_special_tokens for params in tool_engine.sampling] == [(), ("<tool_call>",), ()]
 
 
 BAD: list[tuple[dict[str, Any], str]] = [

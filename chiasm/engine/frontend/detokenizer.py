@@ -30,6 +30,10 @@ class Detokenizer:
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
         self._tokenizer = tokenizer
         self._skips_special = params.skip_special_tokens
+        shown = {
+            token.token_id for text, token in tokenizer.added_tokens.items() if text in params.shown_special_tokens
+        }
+        self._skipped = tokenizer.special_ids - shown if shown and self._skips_special else frozenset()
         self._min_tokens = params.min_tokens
         self._stops = StopStrings(params.stop, keeps_stop=params.include_stop_str_in_output)
         self._num_tokens = 0
@@ -88,4 +92,7 @@ class Detokenizer:
         return fresh
 
     def _text(self, token_ids: Sequence[int]) -> str:
+        if self._skipped:
+            token_ids = [token_id for token_id in token_ids if token_id not in self._skipped]
+            return self._tokenizer.decode(token_ids, skip_special_tokens=False)
         return self._tokenizer.decode(token_ids, skip_special_tokens=self._skips_special)

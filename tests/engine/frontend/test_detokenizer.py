@@ -192,3 +192,12 @@ def test_stop_strings_do_not_end_an_answer_before_min_tokens(tokenizer: Tokenize
 
 def test_a_stop_string_does_not_begin_in_the_prompt(tokenizer: Tokenizer) -> None:
     assert "".join(stream(tokenizer, tokenizer.encode("D"), tokenizer.encode("say EN"), stop="END")) == "D"
+
+
+def test_some_special_tokens_are_shown_and_the_others_are_not(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("a<|im_start|>b<|im_end|> é<|im_start|>")
+    assert "".join(stream(tokenizer, ids, shown_special_tokens=("<|im_start|>", "no token"))) == (
+        "a<|im_start|>b é<|im_start|>"
+    )
+    whole = "".join(stream(tokenizer, ids, shown_special_tokens=("<|im_start|>",), skip_special_tokens=False))
+    assert whole == "a<|im_start|>b<|im_end|> é<|im_start|>"
