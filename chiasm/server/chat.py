@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -14,6 +15,7 @@ from starlette.responses import Response
 
 from chiasm.engine.frontend.messages import parse_messages
 from chiasm.errors import UserError
+from chiasm.parsers.events import Event
 from chiasm.server.answers import Collected, Tally
 from chiasm.server.bodies import (
     ChatChoice,
@@ -51,8 +53,9 @@ def chat_router(state: ServerState) -> APIRouter:
         outputs = answer(state, question, head.id, watch)
         if request.stream:
             return await respond(state, http, stream(state, _chunks(outputs, head, request, answers)))
-        make = partial(_completion, head, request.top_logprobs or 0, answers)
-        return await respond(state, http, whole(_read(outputs, answers), make))
+        events: defaultdict[int, list[Event]] = defaultdict(list)
+        make = partial(_completion, head, request.top_logprobs or 0, answers, events)
+        return await respond(state, http, whole(_read(outputs, answers, events), make))
 
     return router
 
@@ -94,23 +97,29 @@ def _settings(request: ChatRequest, tools: Sequence[Mapping[str, Any]]) -> dict[
     }
 
 
-async def _read(outputs: Outputs, answers: AnswersReading) -> Outputs:
-    """The same outputs; what their texts are is known to ``answers`` as they pass."""
+async def _read(outputs: Outputs, answers: AnswersReading, events: defaultdict[int, list[Event]]) -> Outputs:
+    """The same outputs; what their texts are is put into ``events``, by the answer's index, as they pass."""
     async with aclosing(outputs):
         async for output in outputs:
-            answers.take(output)
+            for news in answers.take(output):
+                events[news.answer.index] += news.events
             yield output
 
 
-def _completion(head: AnswerHead, num_top: int, answers: AnswersReading, done: Collected) -> ChatCompletion:
+def _completion(
+    head: AnswerHead,
+    num_top: int,
+    answers: AnswersReading,
+    events: Mapping[int, list[Event]],
+    done: Collected,
+) -> ChatCompletion:
     choices = []
     for one in done.answers:
-        own = answers.answers[one.index]
         choice = ChatChoice(
             index=one.index,
-            message=whole_message(own.events),
+            message=whole_message(events[one.index]),
             logprobs=chat_logprobs(one, num_top),
-            finish_reason=own.finish_reason,
+            finish_reason=answers.answers[one.index].finish_reason,
             stop_reason=one.stop_reason,
         )
         choices.append(choice)

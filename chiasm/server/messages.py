@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -106,7 +106,6 @@ class AnswerReading:
         num_calls: so far.
         num_reasoning_tokens: so far; a piece of several tokens in which the reasoning ends counts as a whole.
         is_in_reasoning: whether the latest piece was reasoning, in part at least.
-        events: all so far.
         finish_reason: why the answer ended, which for an answer with calls is that it waits for their results.
     """
 
@@ -115,13 +114,11 @@ class AnswerReading:
     num_calls: int = 0
     num_reasoning_tokens: int = 0
     is_in_reasoning: bool = False
-    events: list[Event] = field(default_factory=list)
     finish_reason: str | None = None
 
     def take(self, answer: CompletionOutput) -> list[Event]:
         """What is new of an answer."""
         events = self._events(answer)
-        self.events += events
         has_calls = self.num_calls > 0 and answer.finish_reason == "stop"
         self.finish_reason = "tool_calls" if has_calls else answer.finish_reason
         return events
