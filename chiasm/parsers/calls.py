@@ -8,6 +8,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from chiasm.schema.structured import CallFrame
+
 Tools = Mapping[str, Mapping[str, Any]]
 """The functions that may be called: name -> JSON schema of the arguments."""
 
@@ -78,6 +80,7 @@ class CallFormat:
         bare: a character that may begin one at the start of an answer; "" if none does.
         closers: markers that are dropped where they follow a call.
         separators: characters that are dropped between two calls, beside white space.
+        frame: around calls that are JSON, where a grammar can make them; None where it can't.
         reader: makes a reader for the text behind an opener, or from a bare character on.
     """
 
@@ -86,6 +89,7 @@ class CallFormat:
     closers: tuple[str, ...]
     separators: str
     reader: Callable[[Tools], CallReader]
+    frame: CallFrame | None = None
 
     @property
     def markers(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from chiasm.parsers.calls import CallFormat, CallName, CallText, Reading, decode_call, whole_calls
 from chiasm.parsers.json_span import JsonSpan
+from chiasm.schema.structured import CallFrame
 
 # What comes before the arguments where the keys are in the order that templates ask for; no escapes in the name.
 _HEAD = re.compile(
@@ -79,11 +80,21 @@ class _Reader:
 # Qwen2.5-VL's and Qwen3-VL's templates ask for <tool_call>{"name": "f", "arguments": {...}}</tool_call>, with line
 # breaks inside, once for each call. The tags say that it is a call, whatever its name.
 HERMES = CallFormat(
-    openers=("<tool_call>",), bare="", closers=("</tool_call>",), separators="", reader=lambda _tools: _Reader(None)
+    openers=("<tool_call>",),
+    bare="",
+    closers=("</tool_call>",),
+    separators="",
+    reader=lambda _tools: _Reader(None),
+    frame=CallFrame("<tool_call>\n", "arguments", "\n</tool_call>", "\n"),
 )
 
 # Llama 3.1 to 3.3: the answer is {"name": "f", "parameters": {...}} and nothing else; several are parted by
 # semicolons. An object that names none of the request's tools is just an answer in JSON.
 LLAMA3_JSON = CallFormat(
-    openers=("<|python_tag|>",), bare="{", closers=(), separators=";", reader=lambda tools: _Reader(tools.keys())
+    openers=("<|python_tag|>",),
+    bare="{",
+    closers=(),
+    separators=";",
+    reader=lambda tools: _Reader(tools.keys()),
+    frame=CallFrame("", "parameters", "", "; "),
 )

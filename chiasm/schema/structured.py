@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,6 +27,22 @@ class Thinking(msgspec.Struct, frozen=True):
     start: int
     end: int
     is_open: bool
+
+
+class CallFrame(NamedTuple):
+    """What a model writes around calls that are JSON objects, as its chat template asks for them.
+
+    Attributes:
+        before: a call.
+        arguments: name of the field that holds the arguments, behind ``name``.
+        after: a call.
+        between: two calls.
+    """
+
+    before: str
+    arguments: str
+    after: str
+    between: str
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ from chiasm.server.body import read_request
 from chiasm.server.conversation import Question, answer, effort_kwargs
 from chiasm.server.generation import Outputs
 from chiasm.server.logprobs import chat_logprobs
-from chiasm.server.messages import AnswersReading, News, Reading, delta_of, whole_message
+from chiasm.server.messages import AnswersReading, News, Reading, call_format, delta_of, whole_message
 from chiasm.server.openapi import ERROR_RESPONSES, body_schema
 from chiasm.server.requests import ChatRequest
 from chiasm.server.respond import Events, respond, stream, whole
@@ -71,7 +71,8 @@ def chat_question(state: ServerState, request: ChatRequest) -> Question:
         raise UserError(message, param="chat_template")
     asked = ToolFields(request.tools, request.tool_choice, request.parallel_tool_calls, "nested")
     tools = parse_tool_use(asked, state.config)
-    form = answer_form(parse_structured_outputs(request), tools)
+    calls = call_format(state.config, tools)
+    form = answer_form(parse_structured_outputs(request), tools, calls, state.engine.added_tokens)
     return Question(
         messages=parse_messages(request.messages),
         settings=_settings(request, tools.offered),

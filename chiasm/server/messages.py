@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET
 
+from chiasm.config.server import ServerConfig
 from chiasm.parsers.answer import AnswerParser
 from chiasm.parsers.calls import CallFormat
 from chiasm.parsers.events import CallArguments, CallStart, ContentText, Event, ReasoningText
@@ -32,6 +33,12 @@ from chiasm.server.bodies import (
 from chiasm.server.state import ServerState
 from chiasm.server.structured import after_thinking
 from chiasm.server.tools import ToolUse
+
+
+def call_format(config: ServerConfig, tools: ToolUse) -> CallFormat | None:
+    """How the model writes calls, if it may make any by itself."""
+    name = config.tool_call_parser
+    return CALL_FORMATS[name] if name and tools.is_auto else None
 
 
 @dataclass(frozen=True)
@@ -62,8 +69,7 @@ class Reading:
     @property
     def calls(self) -> CallFormat | None:
         """How the model writes calls, if it may make any by itself."""
-        name = self.state.config.tool_call_parser
-        return CALL_FORMATS[name] if name and self.tools.is_auto else None
+        return call_format(self.state.config, self.tools)
 
     def sampling(self, params: SamplingParams, prompt: str | None) -> SamplingParams:
         """Decoding parameters with which an answer to a prompt can be read."""

@@ -21,7 +21,7 @@ from chiasm.server.body import read_request
 from chiasm.server.conversation import Question, answer, effort_kwargs
 from chiasm.server.generation import Outputs
 from chiasm.server.logprobs import chat_logprobs
-from chiasm.server.messages import AnswersReading, Reading
+from chiasm.server.messages import AnswersReading, Reading, call_format
 from chiasm.server.openapi import ERROR_RESPONSES, body_schema
 from chiasm.server.requests import MAX_MESSAGES, ResponsesRequest
 from chiasm.server.respond import Events, respond, stream
@@ -114,7 +114,8 @@ def _turn_before(state: ServerState, request: ResponsesRequest, owner: str) -> T
 def _question(state: ServerState, request: ResponsesRequest, before: Turn | None) -> Question:
     asked = ToolFields(request.tools, request.tool_choice, request.parallel_tool_calls, "flat")
     tools = parse_tool_use(asked, state.config)
-    form = answer_form(parse_structured_outputs(request, (request.text or {}).get("format")), tools)
+    asked_form = parse_structured_outputs(request, (request.text or {}).get("format"))
+    form = answer_form(asked_form, tools, call_format(state.config, tools), state.engine.added_tokens)
     effort = effort_kwargs((request.reasoning or {}).get("effort"))
     return Question(
         messages=_messages(request, before),

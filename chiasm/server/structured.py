@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from chiasm.errors import UserError, refuse, require_known_keys
-from chiasm.grammar.tools import calls_grammar
+from chiasm.grammar.tools import calls_grammar, calls_or_form_grammar
+from chiasm.parsers.calls import CallFormat
 from chiasm.parsers.reasoning import ReasoningFormat
 from chiasm.schema.chat import AddedToken
 from chiasm.schema.structured import StructuredOutputs, Thinking
@@ -76,19 +77,39 @@ def _text_format(given: Mapping[str, Any]) -> list[StructuredOutputs]:
     return [StructuredOutputs(json=given["schema"], param="text.format.schema")]
 
 
-def answer_form(asked: StructuredOutputs | None, tools: ToolUse) -> StructuredOutputs | None:
-    """The form of an answer: calls where the request demands them, else what it asks for.
+def answer_form(
+    asked: StructuredOutputs | None,
+    tools: ToolUse,
+    calls: CallFormat | None,
+    added: Mapping[str, AddedToken],
+) -> StructuredOutputs | None:
+    """The form of an answer: calls where the request demands them, calls or a form where it leaves that to the model.
+
+    Args:
+        asked: the form of what is said; an answer of calls says nothing.
+        tools: what the model may call.
+        calls: how it writes calls by itself; None where it may not.
+        added: the tokenizer's added tokens.
 
     Raises:
-        UserError: if a form is asked for beside tools.
+        UserError: for a form beside tools that isn't JSON, or where calls aren't.
     """
-    if asked is not None and tools.offered:
-        message = f"{asked.param} and tools can't both be given, unless tool_choice is none."
-        raise UserError(message, param=asked.param)
-    if not tools.is_forced:
+    if tools.is_forced:
+        assert tools.schemas is not None
+        return StructuredOutputs(grammar=calls_grammar(tools.schemas, is_parallel=tools.is_parallel), param="tools")
+    if asked is None or not tools.offered:
         return asked
     assert tools.schemas is not None
-    return StructuredOutputs(grammar=calls_grammar(tools.schemas, is_parallel=tools.is_parallel), param="tools")
+    if calls is None or calls.frame is None or not (asked.json is not None or asked.json_object):
+        message = (
+            f"{asked.param} beside tools must be JSON, on a server whose tool_call_parser is hermes or llama3_json, "
+            "unless tool_choice is none or demands a call."
+        )
+        raise UserError(message, param=asked.param)
+    schema = {"type": "object"} if asked.json is None else msgspec.json.decode(asked.json)
+    special = {text: token.token_id for text, token in added.items() if token.is_special and text in calls.markers}
+    grammar = calls_or_form_grammar(tools.schemas, calls.frame, schema, special, is_parallel=tools.is_parallel)
+    return StructuredOutputs(grammar=grammar, param=asked.param)
 
 
 def after_thinking(

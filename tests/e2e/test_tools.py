@@ -109,6 +109,27 @@ def test_an_answer_in_a_form_about_a_picture(client: openai.OpenAI) -> None:
         assert answer.choices[0].message.parsed is not None
 
 
+def test_an_answer_is_in_a_form_or_a_call(client: openai.OpenAI) -> None:
+    schema = Answer.model_json_schema()
+    for seed in range(2):
+        answer = client.chat.completions.create(
+            model=model(client),
+            messages=[image_message(PICTURE, "Is it red?")],  # type: ignore[list-item]
+            tools=[STOP],  # type: ignore[list-item]
+            response_format={
+                "type": "json_schema",
+                "json_schema": {"name": "a", "schema": schema},
+            },
+            max_tokens=60,
+            seed=seed,
+        )
+        message = answer.choices[0].message
+        if message.tool_calls:
+            assert [call.function.name for call in message.tool_calls if call.type == "function"] == ["stop"]
+        else:
+            Answer.model_validate_json(message.content or "")
+
+
 def test_results_of_tools_come_back_with_pictures(client: openai.OpenAI) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "stop", "arguments": "{}"}}
     messages: list[Any] = [

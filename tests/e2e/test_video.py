@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from chiasm import LLM, SamplingParams
 from chiasm.errors import UserError
@@ -22,6 +23,7 @@ from tests.e2e.patch_inputs import Frames
 from tests.e2e.pictures import photograph
 from tests.e2e.reference import NUM_TOKENS, Reference, folder_of
 from tests.e2e.servers import Server, data_url
+from tests.multimodal.encoded import encode
 from tests.multimodal.videos import ENCODINGS, decode_all, encode_video, make_frames
 
 GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
@@ -220,6 +222,16 @@ BAD_REQUESTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "outside file": ("file:///etc/passwd", {}, "leads out of the folder"),
     "loopback": ("http://127.0.0.1:1/x.mp4", {}, "not public"),
 }
+
+
+def test_a_video_that_is_a_list_of_frames(server: Server) -> None:
+    texts = [base64.b64encode(encode(Image.fromarray(frame), "JPEG")).decode() for frame in make_frames(5)]
+    body = {"messages": [message("data:video/jpeg;base64," + ",".join(texts))], "max_tokens": 2}
+    answer = server.post("/v1/chat/completions", body)
+    assert answer.status_code == 200, answer.text
+    usage = answer.json()["usage"]["prompt_tokens_details"]["multimodal_tokens"]
+    assert usage["video"] % 3 == 0, "five frames are three slices"
+    assert usage["video"] > 0
 
 
 @pytest.mark.parametrize("name", BAD_REQUESTS)

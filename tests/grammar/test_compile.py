@@ -16,8 +16,8 @@ from tokenizers import Tokenizer
 from chiasm.errors import UserError
 from chiasm.grammar.compile import GrammarCompiler
 from chiasm.grammar.guide import AnswerGuide, GuideError
-from chiasm.grammar.tools import calls_grammar
-from chiasm.schema.structured import StructuredOutputs, Thinking
+from chiasm.grammar.tools import calls_grammar, calls_or_form_grammar
+from chiasm.schema.structured import CallFrame, StructuredOutputs, Thinking
 from tests.checkpoints.common import SPECIAL_TOKENS, make_tokenizer
 
 VOCAB_SIZE = 512  # more than the tokenizer has, as in published checkpoints
@@ -164,6 +164,39 @@ def test_forced_calls(setup: Setup, name: str) -> None:
     for is_parallel, expected in ((True, may_be_several), (False, must_be_one)):
         form = StructuredOutputs(grammar=calls_grammar(schemas, is_parallel=is_parallel))
         assert setup.accepts(form, text) == expected
+
+
+HERMES = CallFrame("<tool_call>\n", "arguments", "\n</tool_call>", "\n")
+NOW_CALL = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+CALLS_OR_FORM = {
+    "the form": ('{"x": 1}', True, True),
+    "a call": (NOW_CALL, True, True),
+    "several calls": (f"{NOW_CALL}\n{NOW_CALL}", True, False),
+    "words": ("Hm.", False, False),
+    "the form and a call": ('{"x": 1}' + NOW_CALL, False, False),
+    "another form": ('{"y": 1}', False, False),
+    "a call of nothing": ('<tool_call>\n{"name": "other", "arguments": {}}\n</tool_call>', False, False),
+}
+
+
+@pytest.mark.parametrize("name", CALLS_OR_FORM)
+def test_calls_or_a_form(setup: Setup, name: str) -> None:
+    text, may_be_several, must_be_one = CALLS_OR_FORM[name]
+    for is_parallel, expected in ((True, may_be_several), (False, must_be_one)):
+        grammar = calls_or_form_grammar({"now": {}, "point": POINT}, HERMES, POINT, {}, is_parallel=is_parallel)
+        assert setup.accepts(StructuredOutputs(grammar=grammar), text) == expected
+
+
+def test_calls_between_special_tokens(setup: Setup) -> None:
+    start, end = setup.id("<think>"), setup.id("</think>")
+    frame = CallFrame("<think>", "parameters", "</think>", "")
+    special = {"<think>": start, "</think>": end}
+    grammar = calls_or_form_grammar({"now": {}}, frame, POINT, special, is_parallel=True)
+    guide = setup.guide(StructuredOutputs(grammar=grammar))
+    assert start in may_be(guide)
+    called = [start, *setup.encode('{"name": "now", "parameters": {}}'), end]
+    guide.take(called)
+    assert may_be(guide) == {setup.eos, start}
 
 
 HOSTILE: dict[str, dict[str, Any]] = {

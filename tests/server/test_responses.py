@@ -389,7 +389,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"tools": [NOW, NOW]}, "tools[1].name"),
     ({"tools": [NOW], "tool_choice": {"type": "function", "name": "x"}}, "tool_choice.name"),
     ({"tools": [NOW], "tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
-    ({"tools": [NOW], "text": {"format": {"type": "json_object"}}}, "text.format"),
     ({"text": {"format": 7}}, "text.format"),
     ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
     ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),

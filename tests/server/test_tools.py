@@ -293,6 +293,36 @@ def test_markers_that_are_special_tokens_are_not_skipped(tool_server: RunningSer
     assert [params.shown_special_tokens for params in tool_engine.sampling] == [(), ("<tool_call>",), ()]
 
 
+@pytest.mark.parametrize("text", ['<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>', '{"a": 1}'])
+def test_a_form_beside_tools(tool_server: RunningServer, tool_engine: FakeEngine, text: str) -> None:
+    say(tool_engine, text, 3)
+    tool_engine.added_tokens = THINK
+    answer = tool_server.chat(tools=[NOW], response_format={"type": "json_object"})
+    form = form_of(answer, tool_engine)
+    assert "form: %json" in form.grammar
+    assert form.thinking == Thinking(7, 8, False)
+    message = answer.json()["choices"][0]["message"]
+    assert message.get("tool_calls") is None or message["tool_calls"][0]["function"]["name"] == "now"
+    assert message["content"] == (None if "tool_call" in text else text)
+
+
+def test_where_a_call_is_demanded_nothing_is_said_in_a_form(
+    tool_server: RunningServer, tool_engine: FakeEngine
+) -> None:
+    tool_engine.words = ('[{"name": "now", "arguments": {}}]',)
+    forms = [
+        form_of(tool_server.chat(tools=[NOW], tool_choice="required", **fields), tool_engine)
+        for fields in ({}, {"response_format": {"type": "json_object"}})
+    ]
+    assert forms[0] == forms[1]
+
+
+def test_a_form_beside_tools_needs_calls_in_json() -> None:
+    with RunningServer(enable_auto_tool_choice=True, tool_call_parser="glm45") as server:
+        answer = server.chat(tools=[NOW], response_format={"type": "json_object"})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "response_format")
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"type": "function"}]}, "tools[0]"),
     ({"tools": [7]}, "tools[0]"),
@@ -305,7 +335,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"tools": [NOW], "tool_choice": {"type": "function"}}, "tool_choice"),
     ({"tools": [NOW], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice.function.name"),
     ({"tool_choice": "required"}, "tool_choice"),
-    ({"tools": [NOW], "response_format": {"type": "json_object"}}, "response_format"),
+    ({"tools": [NOW], "guided_regex": "a+"}, "guided_regex"),
     ({"tools": [NOW], "tool_choice": "required", "min_tokens": 2}, "min_tokens"),
 ]
 
