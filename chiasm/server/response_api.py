@@ -22,6 +22,7 @@ from chiasm.server.conversation import Question, answer, effort_kwargs
 from chiasm.server.generation import Outputs
 from chiasm.server.logprobs import chat_logprobs
 from chiasm.server.messages import AnswersReading, Reading, call_format
+from chiasm.server.metrics import RequestWatch
 from chiasm.server.openapi import ERROR_RESPONSES, body_schema
 from chiasm.server.requests import MAX_MESSAGES, ResponsesRequest
 from chiasm.server.respond import Events, respond, stream
@@ -46,19 +47,7 @@ def responses_router(state: ServerState) -> APIRouter:
     async def create_response(http: Request) -> Response:
         """Continue a conversation of text, images and videos."""
         watch = state.watch(http, time.perf_counter())
-        request = await read_request(http, ResponsesRequest, state)
-        _warn_of_unknown(state, request)
-        model = served_name(state, request.model)
-        before = _turn_before(state, request, _owner(http))
-        question = _question(state, request, before)
-        writer = ResponseWriter(_body(state, request, question.sampling, model))
-        keep = partial(_keep, state, request, before, _owner(http))
-        outputs = _naming_input(answer(state, question, writer.body.id, watch))
-        events = _events(outputs, writer, AnswersReading(question.reading), request.top_logprobs or 0, keep)
-        if request.stream:
-            form = StreamForm(is_named=True, failed=writer.fail, end=b"")
-            return await respond(state, http, stream(state, events, form))
-        return await respond(state, http, _whole(events, writer))
+        return await _answer_request(state, http, await read_request(http, ResponsesRequest, state), watch)
 
     @router.get("/v1/responses/{response_id}")
     async def retrieve_response(http: Request, response_id: str) -> Response:
@@ -80,6 +69,23 @@ def responses_router(state: ServerState) -> APIRouter:
         raise UserError(message, param="response_id")
 
     return router
+
+
+async def _answer_request(
+    state: ServerState, http: Request, request: ResponsesRequest, watch: RequestWatch
+) -> Response:
+    _warn_of_unknown(state, request)
+    model = served_name(state, request.model)
+    before = _turn_before(state, request, _owner(http))
+    question = _question(state, request, before)
+    writer = ResponseWriter(_body(state, request, question.sampling, model))
+    keep = partial(_keep, state, request, before, _owner(http))
+    outputs = _naming_input(answer(state, question, writer.body.id, watch))
+    events = _events(outputs, writer, AnswersReading(question.reading), request.top_logprobs or 0, keep)
+    if request.stream:
+        form = StreamForm(is_named=True, failed=writer.fail, end=b"")
+        return await respond(state, http, stream(state, events, form))
+    return await respond(state, http, _whole(events, writer))
 
 
 def _owner(http: Request) -> str:
