@@ -142,6 +142,7 @@ class ChatRequest(GenerationRequest):
         add_generation_prompt: end the prompt with the head of an answer; the default, unless
             ``continue_final_message`` is set.
         continue_final_message: go on with the last message instead.
+        chat_template: a template in place of the checkpoint's; only with ``--trust-request-chat-template``.
         chat_template_kwargs: further names for the checkpoint's template, such as ``enable_thinking``.
         mm_processor_kwargs: ``min_pixels`` and ``max_pixels`` of a picture or a frame, within the server's.
         media_io_kwargs: how videos are sampled: ``{"video": {"fps": 1}}`` or ``{"video": {"num_frames": 32}}``, of
@@ -150,6 +151,7 @@ class ChatRequest(GenerationRequest):
         tool_choice: ``auto``, ``none``, ``required``, or ``{"type": "function", "function": {"name": ...}}``; left
             out, ``auto`` where there are tools.
         parallel_tool_calls: false gives the first call only.
+        reasoning_effort: told to the template; ``none`` also sets ``enable_thinking`` to false there.
     """
 
     messages: list[Any] = Field(min_length=1, max_length=MAX_MESSAGES, json_schema_extra={"items": MESSAGE_SCHEMA})
@@ -178,7 +180,12 @@ class ChatRequest(GenerationRequest):
 
 
 class TokenizeChatRequest(ChatRequest):
-    """Body of ``/tokenize`` for a conversation: the body of a chat, of which only what makes the prompt matters."""
+    """A conversation: the body of a chat, of which only what makes the prompt matters.
+
+    Attributes:
+        add_special_tokens: can't be true here: the template writes special tokens.
+        return_token_strs: tell each token as the vocabulary writes it.
+    """
 
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
@@ -191,7 +198,13 @@ class TokenizeChatRequest(ChatRequest):
 
 
 class TokenizeTextRequest(ModelRequest):
-    """Body of ``/tokenize`` for a plain prompt."""
+    """A plain prompt, as ``/v1/completions`` takes it.
+
+    Attributes:
+        prompt: a text, in which special tokens are special; it may be longer than the context.
+        add_special_tokens: put around it what the tokenizer puts around a text; the default is not to.
+        return_token_strs: tell each token as the vocabulary writes it.
+    """
 
     prompt: str
     add_special_tokens: bool | None = None
@@ -199,13 +212,44 @@ class TokenizeTextRequest(ModelRequest):
 
 
 class DetokenizeRequest(ModelRequest):
-    """Body of ``/detokenize``."""
+    """Tokens whose text is asked for.
+
+    Attributes:
+        tokens: their ids, no more than the context holds.
+    """
 
     tokens: list[int]
 
 
 class ResponsesRequest(GenerationRequest):
-    """Body of ``/v1/responses``: what OpenAI has there, and the extras of ``/v1/chat/completions``."""
+    """A conversation that is to go on, in OpenAI's newer shape.
+
+    Attributes:
+        input: a text, or a list of items: messages with ``role`` and ``content``, whose parts are ``{"type":
+            "input_text", "text": ...}`` or ``{"type": "input_image", "image_url": ...}``; ``reasoning``;
+            ``function_call``; and ``function_call_output``, whose ``output`` is a text or such parts.
+        instructions: a system message before all others, for this response only.
+        max_output_tokens: longest answer in tokens. Left out: ``max_tokens``, else what the checkpoint recommends or
+            the context holds.
+        top_logprobs: how many of the likeliest tokens are told in the place of each; it asks for log-probabilities.
+        previous_response_id: a response that is kept, whose conversation goes on.
+        store: false doesn't keep this response; the default is to keep it where the server keeps any.
+        background: refused.
+        truncation: ``disabled``.
+        include: ``message.output_text.logprobs`` asks for log-probabilities; ``reasoning.encrypted_content`` changes
+            nothing, since reasoning is given as it is.
+        metadata: given back.
+        text: ``format`` is ``{"type": "json_schema", "name": ..., "schema": ...}``, ``{"type": "json_object"}`` or
+            ``{"type": "text"}``.
+        reasoning: ``effort`` is told to the template, as ``reasoning_effort`` of a chat.
+        tools: functions that the model may call: ``{"type": "function", "name": ..., "parameters": ...}``.
+        tool_choice: ``auto``, ``none``, ``required``, or ``{"type": "function", "name": ...}``; left out, ``auto``
+            where there are tools.
+        parallel_tool_calls: false gives the first call only.
+        chat_template_kwargs: further names for the checkpoint's template.
+        mm_processor_kwargs: as in a chat.
+        media_io_kwargs: as in a chat.
+    """
 
     input: Any = Field(json_schema_extra=INPUT_SCHEMA)
     instructions: str | None = None
