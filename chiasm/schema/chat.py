@@ -52,12 +52,19 @@ class ChatMessage(msgspec.Struct, frozen=True):
         content: its parts as written; a plain string is one text part.
         param: the field of the request that holds it, for errors (``messages[0]``).
         extra: further fields that a template may read (``name``, ``tool_calls``, ``tool_call_id``, ``reasoning``).
+        content_field: of the request, where its content is not in a field ``content`` of ``param``.
     """
 
     role: str
     content: tuple[ContentPart, ...]
     param: str
     extra: dict[str, Any] = {}
+    content_field: str | None = None
+
+    @property
+    def content_param(self) -> str:
+        """The field of the request that holds its content, for errors."""
+        return self.content_field or f"{self.param}.content"
 
 
 class AddedToken(msgspec.Struct, frozen=True):

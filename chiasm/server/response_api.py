@@ -141,14 +141,21 @@ def _messages(request: ResponsesRequest, before: Turn | None) -> tuple[ChatMessa
     """The conversation so far. Instructions are those of this request alone."""
     messages: list[ChatMessage] = []
     if request.instructions is not None:
-        messages.append(ChatMessage("system", (TextPart(request.instructions),), "instructions"))
+        messages.append(_text_message("system", request.instructions, "instructions"))
     for turn in before.so_far() if before is not None else ():
         items = [*msgspec.json.decode(turn.items), *msgspec.json.decode(turn.answer)]
         messages += parse_items(items, "previous_response_id")
-    messages += parse_items(as_items(request.input), "input")
+    if isinstance(request.input, str):
+        messages.append(_text_message("user", request.input, "input"))
+    else:
+        messages += parse_items(as_items(request.input), "input")
     if len(messages) > MAX_MESSAGES:
         refuse("previous_response_id", f"{len(messages)} messages", f"of at most {MAX_MESSAGES} messages")
     return tuple(messages)
+
+
+def _text_message(role: str, text: str, param: str) -> ChatMessage:
+    return ChatMessage(role, (TextPart(text),), param, content_field=param)
 
 
 def _body(state: ServerState, request: ResponsesRequest, sampling: SamplingParams, model: str) -> ResponseBody:

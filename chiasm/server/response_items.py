@@ -136,7 +136,8 @@ def _parse_output(item: Mapping[str, Any], param: str) -> ChatMessage:
     call_id = item.get("call_id")
     if not isinstance(call_id, str):
         refuse(f"{param}.call_id", call_id, "a string")
-    return ChatMessage("tool", parse_content(item.get("output"), f"{param}.output"), param, {"tool_call_id": call_id})
+    where = f"{param}.output"
+    return ChatMessage("tool", parse_content(item.get("output"), where), param, {"tool_call_id": call_id}, where)
 
 
 def _refuse_type(kind: object, param: str) -> NoReturn:

@@ -90,7 +90,7 @@ def test_a_text(client: openai.OpenAI, engine: FakeEngine) -> None:
     assert isinstance(item, ResponseOutputMessage)
     assert (item.role, item.status) == ("assistant", "completed")
     messages, prompt_settings = engine.conversations[0]
-    assert [(m.role, m.param) for m in messages] == [("system", "instructions"), ("user", "input[0]")]
+    assert [(m.role, m.content_param) for m in messages] == [("system", "instructions"), ("user", "input")]
     assert conversation_defaults(prompt_settings) == {}
     Response.model_validate(response.to_dict())
 
@@ -300,6 +300,18 @@ def test_what_reasoning_effort_becomes(server: RunningServer, engine: FakeEngine
         {"reasoning_effort": "none", "enable_thinking": True},
         {"reasoning_effort": "high"},
     ]
+
+
+def test_what_shapes_the_prompt_reaches_the_engine(server: RunningServer, engine: FakeEngine) -> None:
+    shaped: dict[str, Any] = {
+        "mm_processor_kwargs": {"min_pixels": 7},
+        "media_io_kwargs": {"video": {"fps": 1}},
+        "chat_template_kwargs": {"a": 1},
+        "cache_salt": "s",
+    }
+    ask(server, **shaped, top_k=5, seed=3)
+    assert conversation_defaults(engine.conversations[0][1]) == shaped
+    assert (engine.sampling[0].top_k, engine.sampling[0].seed) == (5, 3)
 
 
 def test_going_on_from_a_response(tool_client: openai.OpenAI, tool_server: RunningServer) -> None:

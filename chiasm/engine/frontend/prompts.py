@@ -201,7 +201,7 @@ class PromptBuilder:
         extra = {key: self._seal(value, f"{message.param}.{key}") for key, value in message.extra.items()}
         if "reasoning" in extra:  # templates know it by either of these names
             extra |= dict.fromkeys(("reasoning_content", "thinking"), extra["reasoning"])
-        param = f"{message.param}.content"
+        param = message.content_param
         parts: list[dict[str, str]] = []
         for index, part in enumerate(message.content):
             if isinstance(part, TextPart):
@@ -209,7 +209,7 @@ class PromptBuilder:
                 parts.append({"type": "text", "text": self._seal_text(part.text, where)})
             else:
                 parts.append({"type": "video" if isinstance(part, VideoPart) else "image"})
-        return SealedMessage(message.role, parts, message.param, extra)
+        return SealedMessage(message.role, parts, param, extra)
 
     def _seal(self, value: Any, param: str, depth: int = 0) -> Any:
         """What a user gives to the template, with seams in its strings; JSON's types only, so that it is inert."""

@@ -21,13 +21,13 @@ class SealedMessage(msgspec.Struct, frozen=True):
     Attributes:
         role: whose it is.
         parts: of its content, as templates read them.
-        param: the field of the request that holds it, for errors.
+        content_param: the field of the request that holds the content, for errors.
         extra: further fields that a template may read.
     """
 
     role: str
     parts: list[dict[str, str]]
-    param: str
+    content_param: str
     extra: dict[str, Any]
 
 
@@ -78,7 +78,7 @@ def _content(message: SealedMessage, template: ChatTemplate) -> str | list[dict[
     media = [part["type"] for part in parts if part["type"] != "text"]
     if media:
         if not template.reads_parts:
-            param = f"{message.param}.content"
+            param = message.content_param
             raise UserError(f"{param} has {media[0]}s, but the chat template reads text only.", param=param)
         return parts
     if template.reads_parts and (len(parts) > 1 or not template.reads_strings):
