@@ -12,7 +12,7 @@ import zmq
 import zmq.asyncio
 
 from chiasm.dist.channel import join_channel
-from chiasm.dist.children import Child, start_child
+from chiasm.dist.children import Child, harmless_variables, start_child
 
 _START_SECONDS = 120.0
 _POLL_MS = 50
@@ -79,7 +79,13 @@ class BoundedWorker(Generic[Reply]):
         """Start the process and wait until it is ready."""
         self._socket = self._context.socket(zmq.PAIR)
         join_channel(self._socket, self._runtime_dir, channel_name(self._name), is_binding=True)
-        self._child = start_child(self._module, self._args, runtime_dir=self._runtime_dir, name=self._name)
+        self._child = start_child(
+            self._module,
+            self._args,
+            runtime_dir=self._runtime_dir,
+            name=self._name,
+            inherited=harmless_variables(),
+        )
         try:
             await self._receive(_START_SECONDS)
         except (TimeoutError, ChildProcessError) as error:

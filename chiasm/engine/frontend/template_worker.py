@@ -17,16 +17,26 @@ from chiasm.engine.frontend.chat_template import ChatTemplate
 from chiasm.engine.frontend.rendering import render_conversation
 from chiasm.engine.frontend.template_messages import NAME, Rendered, RenderTemplate
 from chiasm.errors import UserError, refuse
+from chiasm.logs import configure_logging, get_logger
+from chiasm.multimodal.sandbox import enter_sandbox, write_only_in
 
 _MAX_BYTES = 2**29
 _NICENESS = 5
 
+_log = get_logger(__name__)
+
 
 def main(runtime_dir: Path) -> None:
     """Render whatever comes."""
+    can_write_less = write_only_in(runtime_dir)
     channel: Channel[RenderTemplate] = Channel(runtime_dir, channel_name(NAME), RenderTemplate, is_binding=False)
     channel.send(Rendered())  # ready
+    is_sandboxed = False
     while (asked := channel.receive()) is not None:
+        if not is_sandboxed:  # only now: the channel has been joined
+            is_sandboxed = True
+            if not (enter_sandbox() and can_write_less):
+                _log.warning("this system can't keep a template that breaks out from files or the network")
         channel.send(_render(asked))
 
 
@@ -42,6 +52,7 @@ def _render(asked: RenderTemplate) -> Rendered:
 
 if __name__ == "__main__":
     die_with_parent()
+    configure_logging(NAME)
     os.nice(_NICENESS)
     resource.setrlimit(resource.RLIMIT_DATA, (_MAX_BYTES, _MAX_BYTES))
     main(Path(sys.argv[1]))

@@ -39,6 +39,10 @@ def workers() -> list[psutil.Process]:
     return [p for p in psutil.Process().children() if "chiasm.engine.frontend.template_worker" in p.cmdline()]
 
 
+def status_of(worker: psutil.Process) -> str:
+    return Path(f"/proc/{worker.pid}/status").read_text(encoding="ascii")
+
+
 def sealed(tokenizer: Tokenizer, messages: list[Any], **options: Any) -> SealedConversation:
     defaults: dict[str, Any] = {"add_generation_prompt": True, "continue_final_message": False, "kwargs": {}}
     return make_builder(tokenizer).seal(parse_messages(messages), **{**defaults, **options})
@@ -75,7 +79,8 @@ def test_the_text_is_that_of_a_template_of_the_model(tmp_path: Path, tokenizer: 
         for conversation in conversations:
             builder = make_builder(tokenizer, source)
             assert await renderer.render(source, conversation) == builder.render(conversation)
-        assert len(workers()) == 1
+        [worker] = workers()
+        assert "Seccomp:\t2\n" in status_of(worker), "it has given up the network"
 
     run(tmp_path, scenario)
 
