@@ -44,8 +44,9 @@ def http_page() -> str:
     homes = {model: name for name, operation in operations.items() for model, _ in _bodies(operation) if model}
     shared: dict[type[BaseModel], Schema] = {}
     for operation in operations.values():
-        for model, schema in _bodies(operation):
-            shared |= {base: schema for base in _bases(model) if base not in homes}
+        for model, _ in _bodies(operation):
+            # Its own schema: who is derived from it may give a field another limit.
+            shared |= {base: base.model_json_schema() for base in _bases(model) if base not in homes}
     parts = [_INTRO.format(open_paths=", ".join(code(path) for path in sorted(OPEN_PATHS)))]
     for name, operation in operations.items():
         parts += [f"## {name}", *_operation(operation, homes)]

@@ -68,7 +68,8 @@ class Comparison(NamedTuple):
     def is_good(self) -> bool:
         """Whether all tokens are the same and no difference is above the limit."""
         found = [each for answers in self.answers.values() for each in answers.values()]
-        largest = max(*self.logits.values(), *(each.difference for each in found))
+        differences = (max(each.difference, each.prompt_difference) for each in found)
+        largest = max(*self.logits.values(), *differences)
         return all(each.has_same_tokens for each in found) and largest <= _LIMIT
 
 
@@ -110,7 +111,11 @@ def _make_exchanges_free(cache: Path) -> None:
 
 def _worst(found: Mapping[str, Found]) -> Found:
     is_same = all(each.has_same_tokens for each in found.values())
-    return Found(is_same, max(each.difference for each in found.values()))
+    return Found(
+        is_same,
+        max(each.difference for each in found.values()),
+        max(each.prompt_difference for each in found.values()),
+    )
 
 
 def as_table(found: Comparison) -> Table:

@@ -24,7 +24,7 @@ from chiasm.engine.frontend.media_loader import MediaLoader
 from chiasm.engine.frontend.template_renderer import TemplateRenderer
 from chiasm.grammar.checker import GrammarChecker
 from chiasm.llm.watching import StepWatchers
-from chiasm.schema.chat import AddedToken, ChatMessage, MediaPart, PreparedPrompt, PrepareTimes
+from chiasm.schema.chat import AddedToken, ChatMessage, MediaPart, PreparedPrompt, PrepareTimes, Truncation
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.media import MediaSpec, ProcessedItem
 from chiasm.schema.output import EngineStats, RequestOutput, SequenceDelta
@@ -192,6 +192,7 @@ class AsyncLLM:
         tools: Sequence[Mapping[str, Any]] = (),
         cache_salt: str = "",
         chat_template: str | None = None,
+        truncation: Truncation | None = None,
     ) -> PreparedPrompt:
         """Fetch and preprocess the media, render the template, tokenise, check the length.
 
@@ -217,7 +218,9 @@ class AsyncLLM:
         else:
             rendered = await self._templates.render(chat_template, conversation)
         items, fetched = await self._load(parts, specs)
-        prompt = await self._place(lambda: self._frontend.prepare_chat(rendered, items, cache_salt), items)
+        prompt = await self._place(
+            lambda: self._frontend.prepare_chat(rendered, items, cache_salt, truncation), items
+        )
         return msgspec.structs.replace(prompt, times=PrepareTimes(began, fetched, time.perf_counter()))
 
     async def prepare_completion(
@@ -228,6 +231,7 @@ class AsyncLLM:
         mm_processor_kwargs: Mapping[str, int] = {},
         media_io_kwargs: Mapping[str, Any] = {},
         cache_salt: str = "",
+        truncation: Truncation | None = None,
     ) -> PreparedPrompt:
         """Tokenise a plain prompt, or check one that is token ids already.
 
@@ -237,6 +241,7 @@ class AsyncLLM:
             mm_processor_kwargs: sizes of images and frames.
             media_io_kwargs: how videos are sampled.
             cache_salt: see ``EngineRequest``.
+            truncation: how long it may be before its beginning is cut off.
 
         Raises:
             UserError: if its placeholders and media do not match, or it is too long.
@@ -245,7 +250,9 @@ class AsyncLLM:
         self._frontend.check_media(media, "prompt")
         specs = self._frontend.media_specs(media, mm_processor_kwargs, media_io_kwargs)
         items, fetched = await self._load(media, specs)
-        placed = await self._place(lambda: self._frontend.prepare_completion(prompt, items, cache_salt), items)
+        placed = await self._place(
+            lambda: self._frontend.prepare_completion(prompt, items, cache_salt, truncation), items
+        )
         return msgspec.structs.replace(placed, times=PrepareTimes(began, fetched, time.perf_counter()))
 
     async def release(self, prompt: PreparedPrompt) -> None:
@@ -377,7 +384,8 @@ class AsyncLLM:
         name = f"seq-{next(self._names)}"
         seed = self._seeds.randrange(MAX_SEED)
         requests = engine_requests(prompt, sampling, name, self.facts, self.max_model_len, seed)
-        return [msgspec.structs.replace(one, num_followers=self._num_preparing) for one in requests]
+        banned = self._frontend.banned_sequences(sampling)
+        return [msgspec.structs.replace(one, banned=banned, num_followers=self._num_preparing) for one in requests]
 
     async def _add(self, index: int, request: EngineRequest, lease: PixelLease, news: _News) -> None:
         def listen(delta: SequenceDelta) -> None:

@@ -1,4 +1,4 @@
-"""Changes to logits that depend on what a sequence has said so far, made for all sequences of a batch at once.
+"""Changes to logits that requests ask for, made for all sequences of a batch at once.
 
 Shapes: B is sequences, V the size of the vocabulary.
 """
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from chiasm.sampling.places import Places
 from chiasm.sampling.rows import SamplingRow
 from chiasm.schema.sampling import SamplingParams
 
@@ -18,6 +19,16 @@ from chiasm.schema.sampling import SamplingParams
 def has_penalties(params: SamplingParams) -> bool:
     """Whether ``apply_penalties`` would change anything."""
     return (params.presence_penalty, params.frequency_penalty, params.repetition_penalty) != (0.0, 0.0, 1.0)
+
+
+def apply_biases(logits: Tensor, rows: Sequence[SamplingRow]) -> None:
+    """Add in place what requests give to the logits of single tokens; [B, V] and B descriptions."""
+    biases = Places()
+    for index, row in enumerate(rows):
+        for token, bias in (row.params.logit_bias or {}).items():
+            biases.add(index, token, bias)
+    if biases:
+        logits[biases.index(logits)] += biases.numbers(logits)
 
 
 def apply_penalties(logits: Tensor, rows: Sequence[SamplingRow]) -> None:
@@ -31,7 +42,7 @@ def apply_penalties(logits: Tensor, rows: Sequence[SamplingRow]) -> None:
         logits: [B, V].
         rows: B descriptions.
     """
-    seen, counted = _Places(), _Places()
+    seen, counted = Places(), Places()
     for index, row in enumerate(rows):
         params = row.params
         if params.repetition_penalty != 1.0:
@@ -51,7 +62,7 @@ def apply_penalties(logits: Tensor, rows: Sequence[SamplingRow]) -> None:
 
 def forbid_stop_tokens(logits: Tensor, rows: Sequence[SamplingRow], eos_token_ids: Sequence[int]) -> None:
     """Mask in place the tokens that would end answers shorter than ``min_tokens``; [B, V] and B descriptions."""
-    stops = _Places()
+    stops = Places()
     for index, row in enumerate(rows):
         params = row.params
         if row.num_output_tokens < params.min_tokens:
@@ -59,30 +70,3 @@ def forbid_stop_tokens(logits: Tensor, rows: Sequence[SamplingRow], eos_token_id
                 stops.add(index, token, -torch.inf)
     if stops:
         logits[stops.index(logits)] = stops.numbers(logits)
-
-
-class _Places:
-    """Some logits of a batch, none of them twice, and a number for each."""
-
-    def __init__(self) -> None:
-        self._rows: list[int] = []
-        self._tokens: list[int] = []
-        self._numbers: list[float] = []
-
-    def __bool__(self) -> bool:
-        """Whether there are any."""
-        return bool(self._rows)
-
-    def add(self, row: int, token: int, number: float) -> None:
-        """Take one in."""
-        self._rows.append(row)
-        self._tokens.append(token)
-        self._numbers.append(number)
-
-    def index(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Where they are in ``logits``."""
-        return torch.tensor(self._rows, device=logits.device), torch.tensor(self._tokens, device=logits.device)
-
-    def numbers(self, logits: Tensor) -> Tensor:
-        """In the type of ``logits``."""
-        return torch.tensor(self._numbers, dtype=logits.dtype, device=logits.device)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-import torch
 from torch import Tensor
 
 from chiasm.sampling.draw import draw, uniform
-from chiasm.sampling.masks import forbid_others
-from chiasm.sampling.penalties import apply_penalties, forbid_stop_tokens
+from chiasm.sampling.logprobs import report
+from chiasm.sampling.masks import forbid_banned, forbid_others, stuck_rows
+from chiasm.sampling.penalties import apply_biases, apply_penalties, forbid_stop_tokens
 from chiasm.sampling.rows import SamplingRow
-from chiasm.schema.plan import SampledToken, TokenLogprob
+from chiasm.schema.plan import SampledToken
 
 
 def sample(
@@ -34,18 +34,29 @@ def sample(
     """
     wants_logprobs = [i for i, row in enumerate(rows) if row.params.logprobs is not None]
     raw = logits[wants_logprobs].log_softmax(dim=-1) if wants_logprobs else None
+    apply_biases(logits, rows)
     apply_penalties(logits, rows)
-    forbid_stop_tokens(logits, rows, eos_token_ids)
-    forbid_others(logits, allowed)
+    stuck = _exclude(logits, rows, eos_token_ids, allowed)
     token_ids = _choose(logits, rows)
-    reports: dict[int, TokenLogprob] = {}
+    reports = {}
     if raw is not None:
-        for line, index in zip(raw, wants_logprobs, strict=True):
-            reports[index] = _report(line, token_ids[index], rows[index].params.logprobs or 0)
+        own = [(token_ids[i], rows[i].params.logprobs or 0) for i in wants_logprobs]
+        reports = dict(zip(wants_logprobs, report(raw, *zip(*own, strict=True)), strict=True))
     return [
-        SampledToken(row.request_id, token_id, reports.get(index))
+        SampledToken(row.request_id, token_id, reports.get(index), is_stuck=index in stuck)
         for index, (row, token_id) in enumerate(zip(rows, token_ids, strict=True))
     ]
+
+
+def _exclude(
+    logits: Tensor, rows: Sequence[SamplingRow], eos_token_ids: Sequence[int], allowed: Mapping[int, bytes]
+) -> list[int]:
+    """Exclude in place all that rows may not be; returns those for which nothing is left."""
+    forbid_stop_tokens(logits, rows, eos_token_ids)
+    forbid_others(logits, allowed)
+    forbid_others(logits, {i: row.allowed for i, row in enumerate(rows) if row.allowed is not None})
+    forbid_banned(logits, rows)
+    return stuck_rows(logits, [i for i, row in enumerate(rows) if row.is_limited or i in allowed])
 
 
 def _choose(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
@@ -56,11 +67,3 @@ def _choose(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
         token_ids[drawn] = draw(logits[drawn], [rows[i].params for i in drawn], numbers)
     chosen: list[int] = token_ids.tolist()
     return chosen
-
-
-def _report(logprobs: Tensor, token_id: int, num_top: int) -> TokenLogprob:
-    """The sampled token's place in one line of log-probabilities, [V]."""
-    own = logprobs[token_id]
-    values, ids = torch.topk(logprobs, min(num_top, len(logprobs)))
-    top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
-    return TokenLogprob(float(own), int((logprobs > own).sum()) + 1, top)

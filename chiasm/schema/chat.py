@@ -79,6 +79,22 @@ class AddedToken(msgspec.Struct, frozen=True):
     is_special: bool
 
 
+FITTING = -1
+"""In place of a number of tokens that a prompt is cut to: as many as leave room for the answer."""
+
+
+class Truncation(msgspec.Struct, frozen=True):
+    """How long a prompt may be before its beginning is cut off.
+
+    Attributes:
+        most: tokens that are kept, or ``FITTING``.
+        num_answer: tokens of the answer that is to have room.
+    """
+
+    most: int
+    num_answer: int = 1
+
+
 class PrepareTimes(msgspec.Struct, frozen=True):
     """When a prompt was prepared, in seconds by ``time.perf_counter``.
 
@@ -97,7 +113,7 @@ class PreparedPrompt(msgspec.Struct, frozen=True):
     """A prompt ready for the engine: every placeholder in place, pixels on disk.
 
     Attributes:
-        text: the prompt's text before tokenising; None for a prompt of token ids.
+        text: the prompt's text before tokenising; None for a prompt of token ids, or a plain one that was cut.
         token_ids: with one id per placeholder token.
         items: its media with their offsets.
         cache_salt: see ``EngineRequest``.

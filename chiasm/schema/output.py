@@ -47,6 +47,7 @@ class SequenceDelta(msgspec.Struct, frozen=True):
             longer needs its pixels.
         stop_token_id: the token of ``stop_token_ids`` that ended it, if one did.
         num_cached_tokens: prompt tokens taken from the prefix cache.
+        prompt_logprobs: of further tokens of the prompt, in order from its second one on.
         error: for ``finish_reason == "error"``: what went wrong, for the user.
         times: until its first token; on the delta with that token.
     """
@@ -57,6 +58,7 @@ class SequenceDelta(msgspec.Struct, frozen=True):
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     num_cached_tokens: int = 0
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
     error: str | None = None
     times: RequestTimes | None = None
 
@@ -166,6 +168,9 @@ class RequestOutput(msgspec.Struct):
         num_image_tokens: prompt tokens that are placeholders of images.
         num_video_tokens: prompt tokens that are placeholders of videos.
         times: of one of its sequences, in the output with the first token of that.
+        prompt_logprobs: if they were asked for, per token of the prompt what could have come in its place, the token
+            itself first; None for the first token. In a stream they come whole with the first token of the first
+            answer.
     """
 
     request_id: str
@@ -177,3 +182,4 @@ class RequestOutput(msgspec.Struct):
     num_image_tokens: int = 0
     num_video_tokens: int = 0
     times: RequestTimes | None = None
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None

@@ -101,6 +101,7 @@ class StartedRequest(msgspec.Struct, frozen=True):
         num_prompt_tokens: how many of them are the prompt.
         items: its media.
         sampling: how to decode it.
+        banned: see ``EngineRequest``.
     """
 
     request_id: str
@@ -108,6 +109,7 @@ class StartedRequest(msgspec.Struct, frozen=True):
     num_prompt_tokens: int
     items: tuple[MediaItem, ...]
     sampling: SamplingParams
+    banned: tuple[tuple[int, ...], ...] = ()
 
 
 class ScheduledRequest(msgspec.Struct, frozen=True):
@@ -120,6 +122,7 @@ class ScheduledRequest(msgspec.Struct, frozen=True):
         new_token_id: the token sampled for it in the step before, to append first; None while it prefills.
         new_block_ids: cache blocks added to the end of its block table.
         is_sampling: whether a token is sampled after its last new token.
+        scored: of these tokens, from which to which the prompt's next ones are reported with their log-probabilities.
     """
 
     request_id: str
@@ -128,6 +131,7 @@ class ScheduledRequest(msgspec.Struct, frozen=True):
     new_token_id: int | None
     new_block_ids: tuple[int, ...]
     is_sampling: bool
+    scored: tuple[int, int] = (0, 0)
 
 
 class StepPlan(msgspec.Struct, frozen=True):
@@ -151,10 +155,10 @@ class StepPlan(msgspec.Struct, frozen=True):
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """Log-probability of a sampled token and of the likeliest ones, under the model's own distribution.
+    """Log-probability of a token and of the likeliest ones in its place, under the model's own distribution.
 
     Attributes:
-        logprob: of the sampled token, in nats.
+        logprob: of the token, in nats.
         rank: 1 for the likeliest token of the vocabulary.
         top: (token id, logprob) of the likeliest tokens, best first.
     """
@@ -165,11 +169,19 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 
 
 class SampledToken(msgspec.Struct, frozen=True):
-    """One new token of one sequence."""
+    """One new token of one sequence.
+
+    Attributes:
+        request_id: its name.
+        token_id: the token.
+        logprob: if it was asked for.
+        is_stuck: whether the request excludes every token, so that this one means nothing.
+    """
 
     request_id: str
     token_id: int
     logprob: TokenLogprob | None = None
+    is_stuck: bool = False
 
 
 class StepResult(msgspec.Struct, frozen=True):
@@ -188,6 +200,7 @@ class StepResult(msgspec.Struct, frozen=True):
             one way.
         compute_seconds: time of the language model and the sampler on rank 0; 0 where the encoder worked beside them.
         failed_sequences: request id -> reason, of sequences that have no next token; they were sampled for nothing.
+        prompt_logprobs: request id -> log-probabilities of the tokens behind those that were to be scored.
     """
 
     step: int
@@ -199,3 +212,4 @@ class StepResult(msgspec.Struct, frozen=True):
     encoder_passes: dict[str, int] = {}
     compute_seconds: float = 0.0
     failed_sequences: dict[str, str] = {}
+    prompt_logprobs: dict[str, tuple[TokenLogprob, ...]] = {}

@@ -17,6 +17,7 @@ class EngineRequest(msgspec.Struct, frozen=True):
         items: its media, in order of their offsets.
         sampling: decoding parameters, with ``max_tokens`` and ``seed`` filled in.
         cache_salt: keeps its prefix-cache blocks apart from those of other salts.
+        banned: token sequences that its answer may not hold, of ``SamplingParams.bad_words``.
         num_followers: requests whose media were being prepared when this one was ready.
     """
 
@@ -25,4 +26,5 @@ class EngineRequest(msgspec.Struct, frozen=True):
     items: tuple[MediaItem, ...]
     sampling: SamplingParams
     cache_salt: str = ""
+    banned: tuple[tuple[int, ...], ...] = ()
     num_followers: int = 0

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
 from chiasm import LLM, SamplingParams
 from chiasm.config.engine import EncoderMode, EngineConfig
@@ -18,7 +21,7 @@ from chiasm.llm.inputs import as_prompts
 from chiasm.llm.serving import AsyncLLM
 from chiasm.models.loader import load_model
 from chiasm.multimodal.pixels import read_rows
-from chiasm.schema.output import CompletionOutput
+from chiasm.schema.output import Logprob, RequestOutput
 from chiasm.schema.sampling import MAX_LOGPROBS
 from tests.e2e.patch_inputs import Frames
 from tests.e2e.reference import NUM_TOKENS, Continuation, Reference
@@ -26,6 +29,7 @@ from tests.invariants import CPU, run_decoder
 from tests.prompts import Prompt
 
 _GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=MAX_LOGPROBS)
+_SCORED = msgspec.structs.replace(_GREEDY, prompt_logprobs=3)
 _CLIP_FPS = 4.0
 _NO_MIX = ("glm4v", "glm4v_moe")
 """Whose Hugging Face classes refuse images beside videos."""
@@ -60,10 +64,13 @@ class Found(NamedTuple):
         has_same_tokens: whether all greedy tokens are the same.
         difference: largest one between log-probabilities of the likeliest tokens, over all steps before the first
             token that is another.
+        prompt_difference: the same of the prompt's own tokens and the likeliest in their places, if they were asked
+            for.
     """
 
     has_same_tokens: bool
     difference: float
+    prompt_difference: float
 
 
 class EngineResult(NamedTuple):
@@ -71,7 +78,7 @@ class EngineResult(NamedTuple):
 
     Attributes:
         alone: to each prompt by itself.
-        batch: to all in one batch.
+        batch: to all in one batch, in which every second prompt is scored.
         num_cut_plans: times that its encoder's ranks shared a unit.
     """
 
@@ -168,22 +175,50 @@ def compare_engine(
     no_caches = {"enable_prefix_caching": False, "mm_encoder_cache_gb": 0}
     ranks = {"tensor_parallel_size": setup.ranks, "mm_encoder_tp_mode": setup.mode}
     with LLM(str(folder), dtype="float32", **ranks, **no_caches, **settings) as llm:
-        alone = [llm.generate(case.input, _GREEDY, use_tqdm=False)[0] for case in cases.values()]
-        batch = llm.generate([case.input for case in cases.values()], _GREEDY, use_tqdm=False)
+        alone = [llm.generate(case.input, _SCORED, use_tqdm=False)[0] for case in cases.values()]
+        params = [_SCORED if index % 2 else _GREEDY for index in range(len(cases))]
+        batch = llm.generate([case.input for case in cases.values()], params, use_tqdm=False)
         num_cut = sum(count for reason, count in llm.stats.plan_reasons.items() if "cut by rows" in reason)
     first, second = (
-        {name: _beside(answer.outputs[0], expected[name]) for name, answer in zip(cases, answers, strict=True)}
+        {name: _beside(answer, expected[name]) for name, answer in zip(cases, answers, strict=True)}
         for answers in (alone, batch)
     )
     return EngineResult(first, second, num_cut)
 
 
-def _beside(answer: CompletionOutput, expected: Continuation) -> Found:
+def _beside(output: RequestOutput, expected: Continuation) -> Found:
+    answer = output.outputs[0]
     assert answer.logprobs is not None
     largest = 0.0
     steps = zip(answer.token_ids, expected.tokens, answer.logprobs, expected.logits.log_softmax(-1), strict=True)
     for token, wanted, likeliest, logprobs in steps:
-        largest = max(largest, *(abs(own.logprob - logprobs[i].item()) for i, own in likeliest.items()))
+        largest = max(largest, _difference(likeliest, logprobs))
         if token != wanted:
             break
-    return Found(answer.token_ids == expected.tokens, largest)
+    return Found(answer.token_ids == expected.tokens, largest, _prompt_difference(output, expected.prompt_logits))
+
+
+def _difference(likeliest: Mapping[int, Logprob], logprobs: Tensor) -> float:
+    return max(abs(own.logprob - logprobs[token].item()) for token, own in likeliest.items())
+
+
+def _prompt_difference(output: RequestOutput, logits: Tensor) -> float:
+    """Between a scored prompt and Hugging Face's; ranks must be the same but where two are as good as equal."""
+    if output.prompt_logprobs is None:
+        return 0.0
+    first, *scored = output.prompt_logprobs
+    assert first is None
+    largest = 0.0
+    for token, likeliest, logprobs in zip(
+        output.prompt_token_ids[1:], scored, logits[:-1].log_softmax(-1), strict=True
+    ):
+        own = likeliest[token]
+        if token >= len(logprobs):  # a placeholder that no answer can have
+            assert (own.logprob, own.rank) == (-math.inf, len(logprobs) + 1)
+            likeliest = {other: entry for other, entry in likeliest.items() if other != token}
+        else:
+            above = (logprobs > logprobs[token] + 1e-4).sum(), (logprobs > logprobs[token] - 1e-4).sum()
+            assert above[0] + 1 <= own.rank <= above[1]
+        assert len(likeliest) >= 3
+        largest = max(largest, _difference(likeliest, logprobs))
+    return largest

@@ -25,10 +25,14 @@ _INPUTS = {PatchProcessorSpec: PatchInputs, TileProcessorSpec: TileInputs, Canva
 
 
 class Continuation(NamedTuple):
-    """Greedy tokens, and the logits that they were chosen by: float32 [tokens, vocabulary]."""
+    """Greedy tokens, the logits that they were chosen by, and those of the prompt's own tokens.
+
+    Logits are float32 [tokens, vocabulary].
+    """
 
     tokens: list[int]
     logits: Tensor
+    prompt_logits: Tensor
 
 
 class Reference:
@@ -76,7 +80,7 @@ class Reference:
             return_dict_in_generate=True,
         )
         tokens = out.sequences[0, inputs["input_ids"].shape[1] :].tolist()
-        return Continuation(tokens, torch.cat(out.logits).float())
+        return Continuation(tokens, torch.cat(out.logits).float(), self.logits(prompt, images, videos))
 
     @torch.inference_mode()
     def logits(self, prompt: str, images: Sequence[Image.Image], videos: Sequence[Frames] = ()) -> Tensor:

@@ -44,6 +44,8 @@ def test_answers_equal_hugging_face(tmp_path: Path, family: str) -> None:
         for found in (*result.alone.values(), *result.batch.values()):
             assert found.has_same_tokens
             assert found.difference < 1e-4
+            assert found.prompt_difference < 1e-4
+        assert all(found.prompt_difference > 0 for found in result.alone.values()), "it is compared"
 
 
 def test_a_conversation_with_glm_equals_hugging_face(tmp_path: Path) -> None:

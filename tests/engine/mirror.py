@@ -13,7 +13,15 @@ from chiasm.engine.scheduler.scheduler import Scheduler
 from chiasm.schema.facts import EncoderRates, EncoderShape
 from chiasm.schema.media import MediaItem, PixelRef, Unit
 from chiasm.schema.output import SequenceDelta
-from chiasm.schema.plan import SampledToken, StartedRequest, StepPlan, StepResult, VisionPlan
+from chiasm.schema.plan import (
+    SampledToken,
+    ScheduledRequest,
+    StartedRequest,
+    StepPlan,
+    StepResult,
+    TokenLogprob,
+    VisionPlan,
+)
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.sampling import SamplingParams
 from chiasm.vision.frames import PlacedUnits, seen_between, with_readers
@@ -83,6 +91,7 @@ def request(
 @dataclass
 class _Record:
     tokens: list[int]
+    num_prompt_tokens: int
     items: tuple[MediaItem, ...]
     blocks: list[int] = field(default_factory=list)
 
@@ -126,6 +135,7 @@ class MirrorRank:
         failed = self._encode(plan)
         assert sum(part.num_new_tokens for part in plan.scheduled) <= self._limits.max_num_batched_tokens
         sampled = []
+        scores = {}
         for part in plan.scheduled:
             record = self.records[part.request_id]
             if part.new_token_id is not None:
@@ -139,6 +149,8 @@ class MirrorRank:
                 continue
             assert set(read) <= set(self.features), "it would read features that it does not have"
             self._write(record, start, stop)
+            if part.scored != (0, 0):
+                scores[part.request_id] = self._score(record, part)
             if part.is_sampling:
                 sampled.append(SampledToken(part.request_id, next_token(record.tokens)))
         self._check_blocks_are_not_shared_while_written(plan)
@@ -148,11 +160,18 @@ class MirrorRank:
             dict.fromkeys(failed, "broken"),
             self.seconds if plan.vision else (),
             compute_seconds=self.token_seconds * sum(part.num_new_tokens for part in plan.scheduled),
+            prompt_logprobs=scores,
         )
+
+    def _score(self, record: _Record, part: ScheduledRequest) -> tuple[TokenLogprob, ...]:
+        first, last = part.scored
+        start, stop = part.num_computed_tokens, part.num_computed_tokens + part.num_new_tokens
+        assert start <= first < last <= min(stop, record.num_prompt_tokens - 1)
+        return tuple(score_of(record.tokens[position + 1], position + 1) for position in range(first, last))
 
     def _start(self, started: StartedRequest) -> None:
         assert started.request_id not in self.records
-        self.records[started.request_id] = _Record(list(started.token_ids), started.items)
+        self.records[started.request_id] = _Record(list(started.token_ids), started.num_prompt_tokens, started.items)
 
     def _encode(self, plan: StepPlan) -> set[str]:
         step = plan.vision
@@ -217,6 +236,11 @@ def _keys_by_position(items: tuple[MediaItem, ...], stop: int) -> dict[int, tupl
 def next_token(tokens: list[int]) -> int:
     """What the mirror samples: it depends on all tokens before, and is never the end of sequence."""
     return 1000 + (sum(tokens) * 31 + len(tokens)) % 997
+
+
+def score_of(token: int, position: int) -> TokenLogprob:
+    """What the mirror reports of a token of a prompt."""
+    return TokenLogprob(-float(token), position, ())
 
 
 def answer_of(request: EngineRequest) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import msgspec
 import pytest
@@ -24,6 +24,7 @@ from tests.engine.mirror import (
     limits,
     request,
     run_until_idle,
+    score_of,
     seen_images,
 )
 
@@ -244,6 +245,43 @@ def test_tokens_found_in_the_cache_are_counted_once_even_if_the_sequence_gives_w
     assert scheduler.stats().prefix_queries == 16
 
 
+def scored(one: EngineRequest) -> EngineRequest:
+    """The same with log-probabilities of its prompt."""
+    return msgspec.structs.replace(one, sampling=msgspec.structs.replace(one.sampling, prompt_logprobs=0))
+
+
+def test_a_prompt_that_is_scored_takes_nothing_from_the_prefix_cache_and_leaves_all_there() -> None:
+    scheduler, rank = started(limits(), request("a", 12))
+    run_until_idle(scheduler, rank)
+    scheduler.add(scored(request("b", 12)))
+    (part,) = step(scheduler, rank).scheduled
+    assert (part.num_computed_tokens, part.num_new_tokens, part.scored) == (0, 12, (0, 11))
+    run_until_idle(scheduler, rank)
+    scheduler.add(request("c", 12))
+    assert tokens_of(step(scheduler, rank)) == {"c": 4}
+
+
+def test_who_gave_way_while_it_was_scored_goes_on_where_it_was() -> None:
+    """From the prefix cache, which may give what has been scored, but no more."""
+    own = limits(num_blocks=10, max_num_batched_tokens=8)
+    scheduler, rank = started(own, request("a", 7, max_tokens=30), scored(request("b", 33, first_token=300)))
+    parts = []
+    deltas: dict[str, list] = {"a": [], "b": []}
+    while scheduler.has_work:
+        parts += [part for part in step(scheduler, rank).scheduled if part.request_id == "b"]
+        for delta in scheduler.take_deltas():
+            deltas[delta.request_id].append(delta)
+    before, again = next(
+        (before, after)
+        for before, after in pairwise(parts)
+        if after.num_computed_tokens < before.num_computed_tokens + before.num_new_tokens
+    )
+    assert 0 < again.num_computed_tokens <= before.scored[1]
+    ranges = [range(*part.scored) for part in parts]
+    assert [position for each in ranges for position in each] == list(range(32)), "each is scored once"
+    _check_scores(scored(request("b", 33, first_token=300)), deltas["b"])
+
+
 def test_different_salts_share_nothing() -> None:
     scheduler, rank = started(limits(), request("a", 12))
     run_until_idle(scheduler, rank)
@@ -461,6 +499,7 @@ _STEP_SECONDS = st.sampled_from([None, 1e-12, 5e-5, 1e-4, 3e-4])
     attends=st.booleans(),
     followers=st.sampled_from([0, 1]),
     token_seconds=st.sampled_from([0.0, 1e-5, 1e-3]),
+    scores_every=st.sampled_from([1, 2, 100]),
 )
 def test_everything_adds_up_whatever_comes(
     described: list[tuple[int, list[list[tuple[str, int]]], int, int, int | None]],
@@ -478,6 +517,7 @@ def test_everything_adds_up_whatever_comes(
     attends: bool,
     followers: int,
     token_seconds: float,
+    scores_every: int,
 ) -> None:
     """Every request gets its own answer, plans obey their limits, and nothing is held at the end."""
     make = _make_seeing if attends else _make
@@ -485,6 +525,7 @@ def test_everything_adds_up_whatever_comes(
         msgspec.structs.replace(make(f"r{index}", *entry[:3]), num_followers=followers)
         for index, entry in enumerate(described)
     ]
+    requests = [one if index % scores_every else scored(one) for index, one in enumerate(requests)]
     if attends:  # the frontend lets none pass whose images do not fit
         encoder_rows = max(encoder_rows, *map(_num_rows, requests))
     own = limits(
@@ -552,6 +593,7 @@ def _check_answer(one: EngineRequest, deltas: list, is_aborted: bool, failing: s
     got = [token for delta in deltas for token in delta.token_ids]
     expected = answer_of(one)
     assert got == expected[: len(got)], "another answer than it would get alone"
+    _check_scores(one, deltas)
     assert sum(delta.finish_reason is not None for delta in deltas) == 1
     reads_failing = any(unit.key in failing for item in one.items for unit in item.units)
     if deltas[-1].finish_reason == "error":
@@ -559,3 +601,17 @@ def _check_answer(one: EngineRequest, deltas: list, is_aborted: bool, failing: s
     elif not is_aborted:
         assert not reads_failing
         assert got == expected
+
+
+def _check_scores(one: EngineRequest, deltas: list) -> None:
+    """Each token of the prompt is reported once, in order, before the first token of the answer."""
+    found = [score for delta in deltas for score in delta.prompt_logprobs]
+    expected = [score_of(token, position) for position, token in enumerate(one.token_ids[1:], start=1)]
+    if one.sampling.prompt_logprobs is None:
+        assert not found
+        return
+    assert found == expected[: len(found)]
+    first = next((delta for delta in deltas if delta.token_ids), None)
+    if first is not None:
+        assert found == expected
+        assert not any(delta.prompt_logprobs for delta in deltas[deltas.index(first) :])

@@ -9,6 +9,10 @@ import pytest
 
 from chiasm.errors import UserError
 from chiasm.schema.sampling import (
+    MAX_ALLOWED_TOKENS,
+    MAX_BAD_WORD_LENGTH,
+    MAX_BAD_WORDS,
+    MAX_BIASED_TOKENS,
     MAX_LOGPROBS,
     MAX_N,
     MAX_SEED,
@@ -35,6 +39,10 @@ GOOD: dict[str, tuple[Any, ...]] = {
     "max_tokens": (None, 1, 2**62),
     "min_tokens": (0, 16),
     "logprobs": (None, 0, MAX_LOGPROBS),
+    "prompt_logprobs": (None, 0, MAX_LOGPROBS),
+    "logit_bias": (None, {}, {5: -100}, {"5": 100, 6: 0.5}, dict.fromkeys(range(MAX_BIASED_TOKENS), 1)),
+    "allowed_token_ids": (None, [0], range(MAX_ALLOWED_TOKENS)),
+    "bad_words": (None, "x", (), ["x" * MAX_BAD_WORD_LENGTH] * MAX_BAD_WORDS),
 }
 BAD: dict[str, tuple[Any, ...]] = {
     "n": (0, -1, MAX_N + 1, 10**9),
@@ -50,7 +58,14 @@ BAD: dict[str, tuple[Any, ...]] = {
     "max_tokens": (0, -1),
     "min_tokens": (-1, 17, 10**18),
     "logprobs": (-1, MAX_LOGPROBS + 1),
-}
+    "prompt_logprobs": (-1, MAX_LOGPROBS + 1),
+    "logit_bias": (
+        {5: 100.1}, {5: -1e9}, *({5: value} for value in NO_NUMBERS), {"-1": 5}, {"x": 1}, {"1_0": 1}, {"٣": 1},
+        {"": 1}, {"9" * 30: 1}, [5], dict.fromkeys(range(MAX_BIASED_TOKENS + 1), 1),
+    ),
+    "allowed_token_ids": ([], range(MAX_ALLOWED_TOKENS + 1)),
+    "bad_words": ("", ["x", ""], "x" * (MAX_BAD_WORD_LENGTH + 1), ["x"] * (MAX_BAD_WORDS + 1)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in GOOD.items() for value in values])
@@ -68,7 +83,7 @@ def test_values_out_of_range_are_refused_by_name(field: str, value: Any) -> None
 
 
 @pytest.mark.parametrize("value", ["1", True, 1.5, 2**70, [1]], ids=repr)
-@pytest.mark.parametrize("field", ["n", "top_k", "seed", "max_tokens", "min_tokens", "logprobs"])
+@pytest.mark.parametrize("field", ["n", "top_k", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs"])
 def test_whole_numbers_are_that_and_no_larger_than_can_be_sent(field: str, value: Any) -> None:
     with pytest.raises(UserError) as caught:
         SamplingParams(**{field: value})
@@ -82,10 +97,18 @@ def test_whole_numbers_are_that_and_no_larger_than_can_be_sent(field: str, value
         ("top_p", True),
         ("min_p", 10**400),
         ("ignore_eos", 1),
+        ("detokenize", None),
         ("stop", [1]),
         ("stop", "x" * 1001),
         ("stop_token_ids", ["a"]),
         ("stop_token_ids", [2**64]),
+        ("allowed_token_ids", ["a"]),
+        ("allowed_token_ids", [True]),
+        ("bad_words", [1]),
+        ("logit_bias", {5: "x"}),
+        ("logit_bias", {5: True}),
+        ("logit_bias", {True: 5}),
+        ("logit_bias", {2**70: 5}),
     ],
 )
 def test_values_of_a_wrong_type_are_refused_by_name(field: str, value: Any) -> None:
@@ -95,7 +118,11 @@ def test_values_of_a_wrong_type_are_refused_by_name(field: str, value: Any) -> N
 
 
 def test_what_is_sent_is_read_as_it_was() -> None:
-    params = SamplingParams(temperature=np.float32(0.5), top_k=np.int64(3), top_p=1, seed=-5, stop="x")  # type: ignore[arg-type]
+    params = SamplingParams(temperature=np.float32(0.5), top_k=np.int64(3), top_p=1, seed=-5, stop="x",
+                            logit_bias={"7": 1, 8: np.float32(0.5)}, allowed_token_ids=range(3), bad_words="a",
+                            prompt_logprobs=np.int64(2))  # type: ignore[arg-type]  # fmt: skip
+    assert params.logit_bias == {7: 1.0, 8: 0.5}
+    assert params.allowed_token_ids == (0, 1, 2)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
 
 
@@ -117,6 +144,7 @@ def test_a_form_is_no_dict() -> None:
 def test_every_field_with_a_range_is_in_the_tables() -> None:
     unranged = {
         "ignore_eos",
+        "detokenize",
         "skip_special_tokens",
         "shown_special_tokens",
         "include_stop_str_in_output",
@@ -162,3 +190,9 @@ def test_token_ids_outside_the_vocabulary_are_refused(bad: int) -> None:
     assert caught.value.param == "stop_token_ids"
     assert str(bad) in caught.value.message
     assert "[0, 10)" in caught.value.message
+
+
+def test_stop_strings_are_looked_for_in_text() -> None:
+    assert not SamplingParams(detokenize=False).detokenize
+    with pytest.raises(UserError, match="stop must be empty without detokenize"):
+        SamplingParams(detokenize=False, stop="x")

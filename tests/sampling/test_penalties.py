@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import MinNewTokensLengthLogitsProcessor, RepetitionPenaltyLogitsProcessor
 
-from chiasm.sampling.penalties import apply_penalties, forbid_stop_tokens, has_penalties
+from chiasm.sampling.penalties import apply_biases, apply_penalties, forbid_stop_tokens, has_penalties
 from chiasm.sampling.rows import SamplingRow
 from chiasm.schema.sampling import SamplingParams
 
@@ -141,3 +141,12 @@ def test_an_eos_token_that_is_ignored_is_not_masked() -> None:
     assert forbidden(0, min_tokens=1, ignore_eos=True, stop_token_ids=(7,)) == [7]
     assert forbidden(0, min_tokens=1, ignore_eos=True) == []
     assert forbidden(0, eos=(), min_tokens=1) == []
+
+
+def test_biases_are_added_to_their_own_rows() -> None:
+    logits = torch.zeros(3, VOCAB_SIZE)
+    biases: list[dict[int, float]] = [{}, {4: -100, 7: 0.5}, {7: 100}]
+    apply_biases(logits, [said([4], [], logit_bias=bias) for bias in biases])
+    expected = torch.zeros(3, VOCAB_SIZE)
+    expected[1, 4], expected[1, 7], expected[2, 7] = -100, 0.5, 100
+    assert torch.equal(logits, expected)

@@ -15,6 +15,9 @@ from chiasm.schema.media import MediaItem
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.sampling import MAX_SEED, SamplingParams, check_token_ids
 
+MAX_PROMPT_LOGPROBS = 1 << 18
+"""Log-probabilities of the tokens of prompts that one request may ask for, all the likeliest ones counted."""
+
 
 def engine_requests(
     prompt: PreparedPrompt, params: SamplingParams, name: str, facts: ModelFacts, max_model_len: int, seed: int
@@ -30,9 +33,13 @@ def engine_requests(
         seed: for a request that brings none.
 
     Raises:
-        UserError: if a stop token is not in the vocabulary, or the shortest answer asked for does not fit.
+        UserError: if a token is not in the vocabulary, the shortest answer asked for does not fit, or there would be
+            too many log-probabilities of the prompt.
     """
     check_token_ids("stop_token_ids", params.stop_token_ids, facts.vocab_size)
+    check_token_ids("allowed_token_ids", params.allowed_token_ids or (), facts.vocab_size)
+    check_token_ids("logit_bias", tuple(params.logit_bias or ()), facts.vocab_size)
+    check_prompt_logprobs(len(prompt.token_ids), params.prompt_logprobs)
     room = max_model_len - len(prompt.token_ids)
     max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
     if params.min_tokens > max_tokens:
@@ -43,7 +50,13 @@ def engine_requests(
         )
     own_seed = seed if params.seed is None else params.seed
     for index in range(params.n):
-        own = msgspec.structs.replace(params, n=1, max_tokens=max_tokens, seed=answer_seed(own_seed, index))
+        own = msgspec.structs.replace(
+            params,
+            n=1,
+            max_tokens=max_tokens,
+            seed=answer_seed(own_seed, index),
+            prompt_logprobs=params.prompt_logprobs if index == 0 else None,  # of one prompt they are the same
+        )
         yield EngineRequest(f"{name}-{index}", prompt.token_ids, prompt.items, own, prompt.cache_salt)
 
 
@@ -53,6 +66,25 @@ def answer_seed(seed: int, index: int) -> int:
         return seed
     digest = hashlib.blake2b(struct.pack("<qq", seed, index), digest_size=8).digest()
     return int.from_bytes(digest, "little") % MAX_SEED
+
+
+def check_prompt_logprobs(num_tokens: int, num_top: int | None) -> None:
+    """Refuse to report so much of prompts that the answer would be larger than anybody reads.
+
+    Args:
+        num_tokens: of all prompts of a request.
+        num_top: the likeliest tokens reported in the place of each; None for no report.
+
+    Raises:
+        UserError: with both numbers.
+    """
+    count = 0 if num_top is None else num_tokens * (num_top + 1)
+    if count > MAX_PROMPT_LOGPROBS:
+        raise UserError(
+            f"prompt_logprobs={num_top} for {num_tokens} tokens of prompts are {count} log-probabilities; at most "
+            f"{MAX_PROMPT_LOGPROBS} can be asked for at once.",
+            param="prompt_logprobs",
+        )
 
 
 def check_prompt_length(num_tokens: int, max_model_len: int, param: str) -> None:

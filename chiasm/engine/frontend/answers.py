@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from chiasm.engine.frontend.detokenizer import Detokenizer
+from chiasm.engine.frontend.detokenizer import Detokenizer, NoText
+from chiasm.engine.frontend.logprobs import PromptLogprobs, named_logprobs
 from chiasm.engine.frontend.tokenizer import Tokenizer
 from chiasm.errors import EngineDeadError, UserError
 from chiasm.schema.chat import PreparedPrompt
@@ -30,7 +31,7 @@ class Answer:
         self._params = params
         # The token that ends an answer (end of sequence or one of stop_token_ids) is treated as a stop string is.
         self._shows_stop_token = params.include_stop_str_in_output
-        self._detokenizer = Detokenizer(tokenizer, prompt.token_ids, params)
+        self._detokenizer = Detokenizer(tokenizer, prompt.token_ids, params) if params.detokenize else NoText()
         self._cumulative_logprob = 0.0
 
     def take(self, delta: SequenceDelta) -> CompletionOutput:
@@ -62,7 +63,9 @@ class Answer:
             text=text,
             token_ids=list(token_ids),
             cumulative_logprob=self._add_logprobs(logprobs),
-            logprobs=[self._logprobs(*pair) for pair in zip(token_ids, logprobs, strict=True)] if logprobs else None,
+            logprobs=[named_logprobs(self._tokenizer, *pair) for pair in zip(token_ids, logprobs, strict=True)]
+            if logprobs
+            else None,
             finish_reason=finish_reason,
             stop_reason=delta.stop_token_id if stop is None else stop,
         )
@@ -72,19 +75,6 @@ class Answer:
             return None
         self._cumulative_logprob += sum(entry.logprob for entry in logprobs)
         return self._cumulative_logprob
-
-    def _logprobs(self, token_id: int, entry: TokenLogprob) -> dict[int, Logprob]:
-        """The sampled token first, then the likeliest ones, best first."""
-        by_id = {token_id: self._logprob(token_id, entry.logprob, entry.rank)}
-        for rank, (top_id, logprob) in enumerate(entry.top, start=1):
-            if top_id not in by_id:
-                by_id[top_id] = self._logprob(top_id, logprob, rank)
-        return by_id
-
-    def _logprob(self, token_id: int, logprob: float, rank: int) -> Logprob:
-        tokenizer = self._tokenizer
-        is_special = token_id in tokenizer.special_ids
-        return Logprob(logprob, rank, tokenizer.token_text(token_id), tokenizer.token_bytes(token_id), is_special)
 
 
 class Answers:
@@ -106,13 +96,16 @@ class Answers:
             for modality in ("image", "video")
         )
         self._answers = [Answer(index, tokenizer, prompt, params) for index in range(params.n)]
+        self._prompt_logprobs = (
+            None if params.prompt_logprobs is None else PromptLogprobs(tokenizer, prompt.token_ids)
+        )
 
     def unfinished(self) -> Iterator[int]:
         """Indices of answers that still grow."""
         return (answer.index for answer in self._answers if not answer.is_finished)
 
     def take(self, index: int, delta: SequenceDelta) -> RequestOutput | None:
-        """What a delta adds to answer ``index``; None if that had ended already.
+        """What a delta adds to answer ``index``; None if that had ended already, or the prompt alone has news.
 
         Raises:
             UserError: if its image could not be encoded.
@@ -125,6 +118,11 @@ class Answers:
             raise UserError(delta.error or "the request failed.", param="messages")
         if delta.finish_reason == "abort":
             raise EngineDeadError("the request was aborted by the engine.")
+        if delta.prompt_logprobs:
+            assert self._prompt_logprobs is not None
+            self._prompt_logprobs.add(delta.prompt_logprobs)
+            if not delta.token_ids:
+                return None
         output = answer.take(delta)
         return RequestOutput(
             request_id=self.request_id,
@@ -136,7 +134,13 @@ class Answers:
             num_image_tokens=self._num_image_tokens,
             num_video_tokens=self._num_video_tokens,
             times=delta.times,
+            prompt_logprobs=self._take_prompt_logprobs() if index == 0 else None,
         )
+
+    def _take_prompt_logprobs(self) -> list[dict[int, Logprob] | None] | None:
+        """All of them, once: with the first token of the first answer, whose sequence computes them."""
+        taken, self._prompt_logprobs = self._prompt_logprobs, None
+        return None if taken is None else taken.named
 
 
 def merge_output(total: RequestOutput | None, news: RequestOutput, num_answers: int) -> RequestOutput:
@@ -150,6 +154,7 @@ def merge_output(total: RequestOutput | None, news: RequestOutput, num_answers: 
     total.num_cached_tokens = news.num_cached_tokens
     total.num_image_tokens = news.num_image_tokens
     total.num_video_tokens = news.num_video_tokens
+    total.prompt_logprobs = total.prompt_logprobs or news.prompt_logprobs
     return total
 
 

@@ -15,6 +15,19 @@ _CONTEXT = 6
 _MAX_PENDING = 32
 
 
+class NoText:
+    """In place of a ``Detokenizer`` where nobody wants to read the answer."""
+
+    def add(self, token_id: int) -> TextDelta:
+        """See ``Detokenizer``."""
+        del token_id
+        return TextDelta("")
+
+    def finish(self) -> TextDelta:
+        """See ``Detokenizer``."""
+        return TextDelta("")
+
+
 class Detokenizer:
     """Turns one answer's tokens into text as they come.
 

@@ -9,14 +9,16 @@ from typing import Any
 from chiasm.config.checkpoint import read_generation_config, read_json
 from chiasm.config.engine import EngineConfig, check_media_io_kwargs
 from chiasm.engine.frontend.admission import check_prompt_length, check_seen_media
+from chiasm.engine.frontend.bad_words import banned_sequences
 from chiasm.engine.frontend.chat_template import ChatTemplate, load_chat_template, special_tokens
 from chiasm.engine.frontend.prompts import ExpandedPrompt, PromptBuilder
 from chiasm.engine.frontend.rendering import SealedConversation
 from chiasm.engine.frontend.template_renderer import TemplateRenderer
 from chiasm.engine.frontend.tokenizer import Tokenizer, load_tokenizer
+from chiasm.engine.frontend.truncation import truncated
 from chiasm.errors import UserError, refuse
 from chiasm.multimodal.bounds import bounded_spec, request_video_spec
-from chiasm.schema.chat import ChatMessage, ImagePart, MediaPart, PreparedPrompt, TextPart, VideoPart
+from chiasm.schema.chat import ChatMessage, ImagePart, MediaPart, PreparedPrompt, TextPart, Truncation, VideoPart
 from chiasm.schema.media import MediaSpec, ProcessedItem
 from chiasm.schema.sampling import SamplingParams, check_token_ids
 from chiasm.schema.wire import Ready
@@ -155,7 +157,9 @@ class Frontend:
         """For templates that come with a request; their texts may be as long as those of any other."""
         return TemplateRenderer(self._special_tokens, _MAX_CHARS_PER_TOKEN * self.max_model_len, runtime_dir)
 
-    def prepare_chat(self, rendered: str, items: Sequence[ProcessedItem], cache_salt: str) -> PreparedPrompt:
+    def prepare_chat(
+        self, rendered: str, items: Sequence[ProcessedItem], cache_salt: str, truncation: Truncation | None = None
+    ) -> PreparedPrompt:
         """Tokenise a rendered conversation and put its media in their places.
 
         Raises:
@@ -163,14 +167,17 @@ class Frontend:
         """
         token_ids = self._prompts.tokenize(rendered)
         check_token_ids("messages", token_ids, self.facts.input_size)
-        expanded = self._prompts.expand(token_ids, items, "messages")
-        self._check_fits(expanded, "messages")
+        expanded = self._fitting(self._prompts.expand(token_ids, items, "messages"), truncation, "messages")
         return PreparedPrompt(
             self._prompts.plain_text(rendered), expanded.token_ids, expanded.items, cache_salt, tuple(items)
         )
 
     def prepare_completion(
-        self, prompt: str | Sequence[int], items: Sequence[ProcessedItem] = (), cache_salt: str = ""
+        self,
+        prompt: str | Sequence[int],
+        items: Sequence[ProcessedItem] = (),
+        cache_salt: str = "",
+        truncation: Truncation | None = None,
     ) -> PreparedPrompt:
         """Take a prompt as it is; with media it holds one placeholder for each.
 
@@ -184,8 +191,13 @@ class Frontend:
         if not items:
             self._prompts.refuse_media_tokens(token_ids, "prompt")
         expanded = self._prompts.expand(token_ids, items, "prompt")
-        self._check_fits(expanded, "prompt")
-        return PreparedPrompt(text, expanded.token_ids, expanded.items, cache_salt, tuple(items))
+        fitting = self._fitting(expanded, truncation, "prompt")
+        text = text if fitting is expanded else None
+        return PreparedPrompt(text, fitting.token_ids, fitting.items, cache_salt, tuple(items))
+
+    def banned_sequences(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
+        """The tokens of ``bad_words``."""
+        return banned_sequences(params.bad_words, self.tokenizer, self.facts.vocab_size)
 
     def tokenize(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of a plain prompt, as ``prepare_completion`` takes it; it may be longer than the context.
@@ -210,9 +222,17 @@ class Frontend:
         check_token_ids("tokens", token_ids, self.facts.input_size)
         return self.tokenizer.decode(token_ids, skip_special_tokens=False)
 
-    def _check_fits(self, expanded: ExpandedPrompt, param: str) -> None:
+    def _fitting(self, expanded: ExpandedPrompt, truncation: Truncation | None, param: str) -> ExpandedPrompt:
+        """A prompt that has its place, cut if that is asked for.
+
+        Raises:
+            UserError: if it has none, or can't be cut.
+        """
+        if truncation is not None:
+            expanded = truncated(expanded, truncation, self.max_model_len, self.facts.media_token_ids, param)
         check_prompt_length(len(expanded.token_ids), self.max_model_len, param=param)
         check_seen_media(expanded.items, self._max_seen_rows, param=param)
+        return expanded
 
     def _check_num_chars(self, count: int, param: str) -> None:
         """Refuse a text that is far too long before time and memory are spent on its tokens."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from chiasm.sampling.masks import mask_of
 from chiasm.sampling.rows import SamplingRow
 from chiasm.schema.media import MediaItem
 from chiasm.schema.plan import ScheduledRequest, StartedRequest
@@ -26,6 +27,8 @@ class SequenceRecord:
         items: its media.
         units: of these, by position.
         sampling: how to decode it.
+        banned: token sequences that its answer may not hold.
+        allowed: a bit for each token that it may; None allows all.
         prompt_positions: rotary positions of the prompt, [dims, num_prompt_tokens].
         position_delta: what a later token's index differs from its position by.
         block_ids: its cache blocks.
@@ -37,6 +40,8 @@ class SequenceRecord:
     items: Sequence[MediaItem]
     units: PlacedUnits
     sampling: SamplingParams
+    banned: Sequence[Sequence[int]]
+    allowed: bytes | None
     prompt_positions: npt.NDArray[np.int64]
     position_delta: int
     block_ids: list[int] = field(default_factory=list)
@@ -44,6 +49,7 @@ class SequenceRecord:
     @classmethod
     def of(cls, started: StartedRequest, positions: npt.NDArray[np.int64], delta: int) -> SequenceRecord:
         """The record of a sequence that a plan starts."""
+        allowed = started.sampling.allowed_token_ids
         return cls(
             request_id=started.request_id,
             token_ids=list(started.token_ids),
@@ -51,6 +57,8 @@ class SequenceRecord:
             items=started.items,
             units=PlacedUnits(started.items),
             sampling=started.sampling,
+            banned=started.banned,
+            allowed=None if allowed is None else mask_of(allowed),
             prompt_positions=positions,
             position_delta=delta,
         )
@@ -70,4 +78,6 @@ class SequenceRecord:
 
     def sampling_row(self) -> SamplingRow:
         """What the sampler needs."""
-        return SamplingRow(self.request_id, self.sampling, self.token_ids, self.num_prompt_tokens)
+        return SamplingRow(
+            self.request_id, self.sampling, self.token_ids, self.num_prompt_tokens, self.banned, self.allowed
+        )

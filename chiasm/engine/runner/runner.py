@@ -10,7 +10,6 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,19 +23,21 @@ from chiasm.engine.runner.graphs import CudaRecorder
 from chiasm.engine.runner.guides import Guides
 from chiasm.engine.runner.launch import choose_encoder_launch, choose_launch, tower_kernel
 from chiasm.engine.runner.memory import LoadedRank, check_weights, measure_memory
+from chiasm.engine.runner.packing import Part, pack
 from chiasm.engine.runner.profiler import RankProfiler
 from chiasm.engine.runner.records import SequenceRecord
-from chiasm.engine.runner.steps import DeviceStep, HostStep
+from chiasm.engine.runner.scoring import ScoredRows, score
+from chiasm.engine.runner.steps import DeviceStep
 from chiasm.models.entry import SeenUnit, SeenUnits, VisionLanguageModel
 from chiasm.models.loader import load_model, weight_bytes
 from chiasm.models.registry import Checkpoint, open_checkpoint
 from chiasm.multimodal.bounds import served_facts
 from chiasm.multimodal.pixels import read_rows
-from chiasm.ops.paged_attention import KVCache, SequenceRows
+from chiasm.ops.paged_attention import KVCache
 from chiasm.ops.varlen import SegmentKernel
 from chiasm.sampling.sampler import sample
 from chiasm.schema.facts import EncoderRates
-from chiasm.schema.plan import SampledToken, ScheduledRequest, StepPlan, StepResult, VisionStep
+from chiasm.schema.plan import SampledToken, ScheduledRequest, StepPlan, StepResult, TokenLogprob, VisionStep
 from chiasm.schema.wire import RankInfo
 from chiasm.vision.encode import EncodedUnits, PlanUnderWay, UnitEncoder
 from chiasm.vision.fit import Fit
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from chiasm.grammar.compile import GrammarCompiler
 
 _FAILED_UNIT = "this image could not be encoded; the server's log has the reason."
+_ALL_EXCLUDED = "no token is left to sample: allowed_token_ids, bad_words, min_tokens and the form exclude all."
 _NOTHING = EncodedUnits({}, frozenset(), (), 0.0, (), ())
 
 
@@ -238,12 +240,13 @@ class Runner:
         scheduled = self._extend(plan.scheduled, encoded.failed)
         begin = time.perf_counter()
         with self.profiler.phase("language model"):
-            logits = self._compute(scheduled) if scheduled else None
+            logits, hidden = self._compute(scheduled) if scheduled else (None, None)
         if is_beside:
             encoded = self._encode(plan.vision)
         with self.profiler.phase("sampling"):
+            scores = {} if hidden is None else self._score(hidden, scheduled)
             sampled, failed = ([], {}) if logits is None else self._sample(logits, scheduled)
-        if logits is None and self._device.type == "cuda":
+        if logits is None and not scores and self._device.type == "cuda":
             torch.cuda.current_stream().synchronize()  # as nothing was read back: this is measured
         is_apart = encoded is _NOTHING or not is_beside
         return StepResult(
@@ -251,6 +254,7 @@ class Runner:
             sampled=tuple(sampled),
             failed_units=dict.fromkeys(encoded.failed, _FAILED_UNIT),
             failed_sequences=failed,
+            prompt_logprobs=scores,
             compute_seconds=time.perf_counter() - begin if is_apart else 0.0,
             encoder_seconds=encoded.seconds,
             encoder_makespan=encoded.makespan,
@@ -300,9 +304,7 @@ class Runner:
         self._features |= kept
         return encoded
 
-    def _extend(
-        self, scheduled: Sequence[ScheduledRequest], failed: Collection[str]
-    ) -> list[tuple[SequenceRecord, ScheduledRequest]]:
+    def _extend(self, scheduled: Sequence[ScheduledRequest], failed: Collection[str]) -> list[Part]:
         """Bring the records up to date, and leave out sequences that would read what could not be encoded."""
         kept = []
         for part in scheduled:
@@ -311,12 +313,18 @@ class Runner:
             start = part.num_computed_tokens
             read = record.units.between(start, start + part.num_new_tokens)
             if not any(placed.unit.key in failed for placed in read):
-                kept.append((record, part))
+                kept.append(Part(record, part))
         return kept
 
-    def _compute(self, scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]) -> Tensor | None:
-        """Run the language model over the packed batch; the logits [m, vocabulary] of what is to be sampled."""
-        host = _host_step(scheduled)
+    def _compute(self, scheduled: Sequence[Part]) -> tuple[Tensor | None, Tensor | None]:
+        """Run the language model over the packed batch.
+
+        Returns:
+            Logits [m, vocabulary] of what is to be sampled, and hidden states [s, d] of what is to be scored; None
+            where there is nothing.
+        """
+        packed = pack(scheduled)
+        host, num_sampled = packed.step, packed.num_sampled
         seen: list[SeenUnits] = []
         placed: list[tuple[int, Tensor]] = []
         if self._facts.num_cross_layers:
@@ -325,13 +333,14 @@ class Runner:
             placed = self._placed_features(scheduled)
         if self._graphs is not None and not seen and not placed and self._graphs.can_run(host.sequences):
             hidden = self._graphs.run(host)
-            if len(host.last_rows) < len(hidden):
-                hidden = hidden[torch.from_numpy(host.last_rows).to(self._device)]
+            if not packed.asks_for_all:
+                hidden = hidden[torch.from_numpy(host.asked_rows).to(self._device)]
         else:
             step = self._launch.inputs.make(host)
-            asked = step.last_rows if len(host.last_rows) else step.last_rows.new_zeros(1)
+            asked = step.asked_rows if len(host.asked_rows) else step.asked_rows.new_zeros(1)
             hidden = self._run_text(step, placed, seen, asked)
-        return self._model.compute_logits(hidden) if len(host.last_rows) else None
+        logits = self._model.compute_logits(hidden[:num_sampled]) if num_sampled else None
+        return logits, hidden[num_sampled:] if len(host.asked_rows) > num_sampled else None
 
     def _run_text(
         self,
@@ -345,7 +354,7 @@ class Runner:
         deep = place_features(embeds, placed)
         return self._model.forward(embeds, step.positions, self._caches, step.batch, deep, seen, rows)
 
-    def _seen_units(self, scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]) -> list[SeenUnits]:
+    def _seen_units(self, scheduled: Sequence[Part]) -> list[SeenUnits]:
         """What rows of the packed batch attend to, where text attends to units."""
         found = []
         first_row = 0
@@ -359,9 +368,7 @@ class Runner:
             first_row += part.num_new_tokens
         return found
 
-    def _placed_features(
-        self, scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]
-    ) -> list[tuple[int, Tensor]]:
+    def _placed_features(self, scheduled: Sequence[Part]) -> list[tuple[int, Tensor]]:
         """(first row of the packed batch, features) of the placeholders in it."""
         found = []
         first_row = 0
@@ -374,29 +381,19 @@ class Runner:
             first_row += part.num_new_tokens
         return found
 
-    def _sample(
-        self, logits: Tensor, scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]
-    ) -> tuple[list[SampledToken], dict[str, str]]:
+    def _score(self, hidden: Tensor, scheduled: Sequence[Part]) -> dict[str, tuple[TokenLogprob, ...]]:
+        """Log-probabilities of prompts; every rank takes part, and rank 0 has them."""
+        parts = [ScoredRows.of(record, part) for record, part in scheduled if part.scored != (0, 0)]
+        # As many rows at a time as are sampled from, whose memory has been reckoned with.
+        num_rows = self._config.max_num_seqs
+        return score(hidden, parts, self._model.compute_logits, num_rows, is_reporting=self._group.rank == 0)
+
+    def _sample(self, logits: Tensor, scheduled: Sequence[Part]) -> tuple[list[SampledToken], dict[str, str]]:
         """The new tokens, and why there is none for some sequences."""
         if self._group.rank != 0:
             return [], {}
         rows = [record.sampling_row() for record, part in scheduled if part.is_sampling]
         masks = self._guides.masks(rows)
-        return sample(logits, rows, self._facts.eos_token_ids, masks.allowed), masks.failed
-
-
-def _host_step(scheduled: Sequence[tuple[SequenceRecord, ScheduledRequest]]) -> HostStep:
-    """The tokens of a step, packed."""
-    token_ids: list[int] = []
-    sequences, last_rows = [], []
-    num_tokens = sum(part.num_new_tokens for _, part in scheduled)
-    positions = np.empty((len(scheduled[0][0].prompt_positions), num_tokens), np.int64)
-    for record, part in scheduled:
-        start, stop = part.num_computed_tokens, part.num_computed_tokens + part.num_new_tokens
-        first_row = len(token_ids)
-        token_ids += record.token_ids[start:stop]
-        record.write_positions(start, stop, positions[:, first_row : len(token_ids)])
-        sequences.append(SequenceRows(start, part.num_new_tokens, record.block_ids))
-        if part.is_sampling:
-            last_rows.append(len(token_ids) - 1)
-    return HostStep(np.array(token_ids, np.int64), positions, np.array(last_rows, np.int64), sequences)
+        sampled = sample(logits, rows, self._facts.eos_token_ids, masks.allowed)
+        stuck = {token.request_id: _ALL_EXCLUDED for token in sampled if token.is_stuck}
+        return sampled, {**stuck, **masks.failed}

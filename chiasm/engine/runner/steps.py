@@ -1,6 +1,6 @@
 """A step's tokens on the device: what the host knows of them, and how it gets there.
 
-Shapes: n tokens of the packed batch, m of which are sampled after.
+Shapes: n tokens of the packed batch, m of which are asked for.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class HostStep(NamedTuple):
     Attributes:
         token_ids: [n].
         positions: rotary positions, [dims, n].
-        last_rows: [m], rows of the batch after which a token is sampled.
+        asked_rows: [m], rows of the batch whose hidden states are asked for.
         sequences: that the tokens belong to, in order.
     """
 
     token_ids: IntArray
     positions: IntArray
-    last_rows: IntArray
+    asked_rows: IntArray
     sequences: Sequence[SequenceRows]
 
 
@@ -46,13 +46,13 @@ class DeviceStep(NamedTuple):
     Attributes:
         token_ids: LongTensor [n].
         positions: LongTensor [dims, n].
-        last_rows: LongTensor [m].
+        asked_rows: LongTensor [m].
         batch: for the attention of the language model.
     """
 
     token_ids: Tensor
     positions: Tensor
-    last_rows: Tensor
+    asked_rows: Tensor
     batch: PagedBatch
 
 
@@ -77,9 +77,9 @@ class PlainInputs:
 
     def make(self, host: HostStep) -> DeviceStep:
         """See ``StepInputs``."""
-        token_ids, positions, last_rows = (torch.from_numpy(array).to(self._device) for array in host[:3])
+        token_ids, positions, asked_rows = (torch.from_numpy(array).to(self._device) for array in host[:3])
         batch = build_batch(host.sequences, self._block_size, self._device)
-        return DeviceStep(token_ids, positions, last_rows, batch)
+        return DeviceStep(token_ids, positions, asked_rows, batch)
 
 
 class KernelInputs:
@@ -106,7 +106,7 @@ class StepArrays(NamedTuple):
     """All arrays of a step, in the order in which they are copied.
 
     Attributes:
-        plain: token ids, positions, last rows and slots.
+        plain: token ids, positions, asked rows and slots.
         tables: by chunk size.
     """
 
@@ -128,11 +128,11 @@ class StepArrays(NamedTuple):
 
     def bound(self, moved: Sequence[Tensor], backend: PagedBackend) -> DeviceStep:
         """The step, of ``flat`` on the device."""
-        token_ids, positions, last_rows, slots = moved[:_NUM_PLAIN]
+        token_ids, positions, asked_rows, slots = moved[:_NUM_PLAIN]
         tables = {}
         for index, (size, host) in enumerate(self.tables.items()):
             first = _NUM_PLAIN + index * _NUM_TABLES
             first_rows, first_keys, num_keys, block_table = moved[first : first + _NUM_TABLES]
             on_device = DeviceTables(first_rows, first_keys, num_keys, block_table, host.max_rows)
             tables[size] = BatchTables(host, on_device)
-        return DeviceStep(token_ids, positions, last_rows, PagedBatch((), slots, backend.bind(tables)))
+        return DeviceStep(token_ids, positions, asked_rows, PagedBatch((), slots, backend.bind(tables)))

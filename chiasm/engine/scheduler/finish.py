@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from chiasm.engine.scheduler.sequence import Sequence
 from chiasm.schema.output import FinishReason
+from chiasm.schema.plan import ScheduledRequest
 
 
 @dataclass(frozen=True)
@@ -31,4 +32,13 @@ def finish_of(sequence: Sequence, eos_token_ids: Collection[int], max_model_len:
     is_full = len(sequence.token_ids) >= max_model_len
     if is_full or (sampling.max_tokens is not None and sequence.num_output_tokens >= sampling.max_tokens):
         return Finish("length")
+    return None
+
+
+def failure_of(sequence: Sequence, scheduled: ScheduledRequest, failed_units: Mapping[str, str]) -> str | None:
+    """Why the sequence could not be computed in a step, if it reads a unit that failed; these are told by key."""
+    start = scheduled.num_computed_tokens
+    for placed in sequence.units.between(start, start + scheduled.num_new_tokens):
+        if placed.unit.key in failed_units:
+            return failed_units[placed.unit.key]
     return None

@@ -20,8 +20,9 @@ from chiasm.engine.cache.encoder_cache import EncoderCache
 from chiasm.engine.scheduler.budget import StepBudget, VisionReach
 from chiasm.engine.scheduler.counters import Counters
 from chiasm.engine.scheduler.encoder_policy import Claim, EncoderLimits, EncoderPolicy, Grant
-from chiasm.engine.scheduler.finish import finish_of
+from chiasm.engine.scheduler.finish import failure_of, finish_of
 from chiasm.engine.scheduler.limits import SchedulerLimits
+from chiasm.engine.scheduler.scoring import num_cacheable, part_to_score
 from chiasm.engine.scheduler.sequence import Sequence
 from chiasm.engine.scheduler.turn import Turn, charge, claim_of, turn_of
 from chiasm.engine.scheduler.vision_work import VisionWork
@@ -145,10 +146,13 @@ class Scheduler:
         failed = set(result.failed_units)
         for scheduled in plan.scheduled:
             sequence = self._by_id[scheduled.request_id]
-            if failed and (reason := self._failure(sequence, scheduled, result)):
+            if failed and (reason := failure_of(sequence, scheduled, result.failed_units)):
                 self._end(sequence, SequenceDelta(sequence.request_id, finish_reason="error", error=reason))
                 continue
             self._advance(sequence, scheduled.num_new_tokens)
+            if scores := result.prompt_logprobs.get(sequence.request_id):
+                sequence.num_scored = scheduled.scored[1]
+                self._deltas.append(SequenceDelta(sequence.request_id, prompt_logprobs=scores))
             if reason := result.failed_sequences.get(sequence.request_id):
                 self._end(sequence, SequenceDelta(sequence.request_id, finish_reason="error", error=reason))
             elif scheduled.is_sampling:
@@ -336,6 +340,7 @@ class Scheduler:
                 sequence.num_prompt_tokens,
                 request.items,
                 request.sampling,
+                request.banned,
             )
         )
 
@@ -359,6 +364,7 @@ class Scheduler:
             new_token_id=new_token_id,
             new_block_ids=(*cached, *new_blocks),
             is_sampling=reach.num_tokens == sequence.num_uncomputed_tokens,
+            scored=part_to_score(sequence, reach.num_tokens),
         )
 
     def _take_units(self, sequence: Sequence, reach: VisionReach, budget: StepBudget) -> None:
@@ -370,10 +376,10 @@ class Scheduler:
         budget.take(sequence, reach, self._encoder_cache)
 
     def _find_cached(self, sequence: Sequence) -> list[int]:
-        """Blocks of the longest cached prefix that leaves at least one token to compute."""
+        """Blocks of the longest cached prefix that leaves all to compute that has to be."""
         if not self._limits.enable_prefix_caching:
             return []
-        num_full = (len(sequence.token_ids) - 1) // self._limits.block_size
+        num_full = num_cacheable(sequence) // self._limits.block_size
         return self._blocks.find_prefix(sequence.block_hashes(num_full, self._limits.block_size))
 
     def _blocks_for(self, sequence: Sequence, num_new_tokens: int) -> int:
@@ -456,13 +462,6 @@ class Scheduler:
             self._waiting.remove(sequence)
         self._release(sequence)
         self._deltas.append(last)
-
-    def _failure(self, sequence: Sequence, scheduled: ScheduledRequest, result: StepResult) -> str | None:
-        start = scheduled.num_computed_tokens
-        for placed in sequence.units.between(start, start + scheduled.num_new_tokens):
-            if placed.unit.key in result.failed_units:
-                return result.failed_units[placed.unit.key]
-        return None
 
 
 def _num_prompt_tokens(plan: StepPlan) -> int:

@@ -19,6 +19,7 @@ class Sequence:
         token_ids: the prompt, then what was generated.
         num_computed_tokens: tokens whose keys and values are in held blocks.
         was_started: whether it has run before, also if it has given way since.
+        num_scored: tokens of the prompt, from the first on, that those behind have been reported for.
         num_cached_tokens: prompt tokens that the prefix cache gave when it first ran.
         block_ids: the blocks it holds, in order.
         is_known_to_ranks: whether the ranks have its record; preemption takes it away.
@@ -39,6 +40,7 @@ class Sequence:
     token_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
     was_started: bool = False
+    num_scored: int = 0
     num_cached_tokens: int = 0
     block_ids: list[int] = field(default_factory=list)
     is_known_to_ranks: bool = False

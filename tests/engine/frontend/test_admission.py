@@ -4,7 +4,12 @@ from typing import Any
 
 import pytest
 
-from chiasm.engine.frontend.admission import check_prompt_length, engine_requests
+from chiasm.engine.frontend.admission import (
+    MAX_PROMPT_LOGPROBS,
+    check_prompt_length,
+    check_prompt_logprobs,
+    engine_requests,
+)
 from chiasm.engine.frontend.tokenizer import Tokenizer
 from chiasm.schema.chat import PreparedPrompt
 from chiasm.schema.request import EngineRequest
@@ -45,6 +50,29 @@ def test_stop_tokens_outside_the_vocabulary_are_refused(tokenizer: Tokenizer, ba
     assert admit(tokenizer, SamplingParams(stop_token_ids=(0, size - 1)))
     with refused("stop_token_ids", str(bad), str(size)):
         admit(tokenizer, SamplingParams(stop_token_ids=(0, bad)))
+
+
+@pytest.mark.parametrize("bad", [-1, 417, 2**40])
+def test_tokens_outside_the_vocabulary_are_neither_allowed_nor_biased(tokenizer: Tokenizer, bad: int) -> None:
+    assert admit(tokenizer, SamplingParams(allowed_token_ids=(0, 416), logit_bias={0: 1, 416: 1}))
+    with refused("allowed_token_ids", str(bad), "417"):
+        admit(tokenizer, SamplingParams(allowed_token_ids=(0, bad)))
+    with refused("logit_bias", str(bad), "417"):
+        admit(tokenizer, SamplingParams(logit_bias={0: 1, bad: 1}))
+
+
+def test_one_sequence_scores_the_prompt_for_all(tokenizer: Tokenizer) -> None:
+    requests = admit(tokenizer, SamplingParams(n=3, prompt_logprobs=2))
+    assert [request.sampling.prompt_logprobs for request in requests] == [2, None, None]
+
+
+def test_more_log_probabilities_than_anybody_reads_are_refused() -> None:
+    check_prompt_logprobs(10**9, None)
+    check_prompt_logprobs(MAX_PROMPT_LOGPROBS // 2, 1)
+    with refused("prompt_logprobs", "prompt_logprobs=20", "12484 tokens", "262164", str(MAX_PROMPT_LOGPROBS)):
+        check_prompt_logprobs(12_484, 20)
+    with refused("prompt_logprobs", str(MAX_PROMPT_LOGPROBS)):
+        check_prompt_logprobs(MAX_PROMPT_LOGPROBS + 1, 0)
 
 
 @pytest.mark.parametrize("first", [0, 5, -5, -1, MAX_SEED - 1, MAX_SEED, -MAX_SEED])

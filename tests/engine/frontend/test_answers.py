@@ -205,3 +205,33 @@ def test_a_token_that_is_no_whole_character_shows_its_bytes(tokenizer: Tokenizer
     assert b"".join(parts).decode() == "\U0001f9ff"
     special = min(tokenizer.special_ids)
     assert tokenizer.token_bytes(special).decode() == tokenizer.token_text(special)
+
+
+def test_a_prompts_log_probabilities_come_whole_with_the_first_token_of_the_first_answer(
+    tokenizer: Tokenizer,
+) -> None:
+    answers = make_answers(tokenizer, prompt_logprobs=1, n=2)
+    scores = [TokenLogprob(-0.5, 1, ((2, -0.5),)), TokenLogprob(-3.0, 9, ((7, -0.25),))]
+    assert answers.take(0, news([], prompt_logprobs=(scores[0],))) is None
+    other = answers.take(1, news([5]))
+    assert other is not None
+    assert other.prompt_logprobs is None
+    assert answers.take(0, news([], prompt_logprobs=(scores[1],))) is None
+    first = answers.take(0, news([5]))
+    assert first is not None
+    assert first.prompt_logprobs is not None
+    told = [likely and {i: (e.logprob, e.rank) for i, e in likely.items()} for likely in first.prompt_logprobs]
+    assert told == [None, {2: (-0.5, 1)}, {3: (-3.0, 9), 7: (-0.25, 1)}]
+    assert first.prompt_logprobs[1] is not None
+    assert first.prompt_logprobs[1][2].decoded_token == tokenizer.token_text(2)
+    later = answers.take(0, news([6]))
+    assert later is not None
+    assert later.prompt_logprobs is None
+    total = merge_output(merge_output(None, first, 2), later, 2)
+    assert total.prompt_logprobs == first.prompt_logprobs
+
+
+def test_an_answer_that_nobody_reads_is_tokens_alone(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("Hello, 🙂!")
+    answer = feed(make_answers(tokenizer, detokenize=False), 0, ids, finish_reason="length")
+    assert (answer.text, answer.token_ids, answer.finish_reason) == ("", ids, "length")

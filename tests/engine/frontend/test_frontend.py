@@ -11,7 +11,7 @@ from chiasm.config.engine import EngineConfig, MediaConfig
 from chiasm.engine.frontend.frontend import Frontend, TextFiles
 from chiasm.engine.frontend.messages import parse_messages
 from chiasm.engine.frontend.tokenizer import Tokenizer
-from chiasm.schema.chat import PreparedPrompt
+from chiasm.schema.chat import FITTING, PreparedPrompt, Truncation
 from chiasm.schema.media import ProcessedItem
 from chiasm.schema.sampling import SamplingParams
 from chiasm.schema.wire import Ready
@@ -34,11 +34,13 @@ def frontend(text_folder: Path, tokenizer: Tokenizer) -> Frontend:
     return make_frontend(text_folder, tokenizer)
 
 
-def prepare(frontend: Frontend, messages: list[Any], *items: ProcessedItem) -> PreparedPrompt:
+def prepare(
+    frontend: Frontend, messages: list[Any], *items: ProcessedItem, truncation: Truncation | None = None
+) -> PreparedPrompt:
     conversation = frontend.seal_chat(
         parse_messages(messages), add_generation_prompt=True, continue_final_message=False, chat_template_kwargs={}
     )
-    return frontend.prepare_chat(frontend.render_chat(conversation), items, cache_salt="salt")
+    return frontend.prepare_chat(frontend.render_chat(conversation), items, "salt", truncation)
 
 
 # --- conversations
@@ -215,3 +217,31 @@ def test_a_checkpoint_without_template_takes_completions_only(
     assert frontend.prepare_completion("Hi").text == "Hi"
     with refused("messages", "chat template"):
         prepare(frontend, [user("Hi")])
+
+
+def test_a_prompt_that_is_cut_is_no_longer_its_text(frontend: Frontend, tokenizer: Tokenizer) -> None:
+    words = "Once upon a time " * 30
+    prompt = frontend.prepare_completion(words, truncation=Truncation(5))
+    assert prompt == PreparedPrompt(None, tuple(tokenizer.encode(words)[-5:]))
+    assert frontend.prepare_completion("Hi", truncation=Truncation(5)).text == "Hi"
+    whole = prepare(frontend, [user("a " * 60)], truncation=Truncation(FITTING, 10))
+    assert len(whole.token_ids) == MAX_MODEL_LEN - 10
+
+
+# --- bad words
+
+
+def test_words_are_banned_as_they_are_written_at_the_beginning_and_behind_a_space(
+    frontend: Frontend, tokenizer: Tokenizer
+) -> None:
+    banned = frontend.banned_sequences(SamplingParams(bad_words=("house", "\n", "What do", "house", "🙂")))
+    texts = [tokenizer.decode(tokens, skip_special_tokens=False) for tokens in banned]
+    assert texts == ["house", " house", "\n", "What do", " What do", "🙂", " 🙂"]
+    assert len(banned[-2]) > 1
+    assert frontend.banned_sequences(SamplingParams()) == ()
+
+
+def test_what_can_not_be_sampled_need_not_be_banned(text_folder: Path, tokenizer: Tokenizer) -> None:
+    end = token_id(tokenizer, "<|im_end|>")
+    frontend = make_frontend(text_folder, tokenizer, vocab_size=end, num_input_only=20)
+    assert frontend.banned_sequences(SamplingParams(bad_words=("<|im_end|>",))) == ()
