@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from chiasm.engine.frontend.answers import append_answer
-from chiasm.schema.output import CompletionOutput, RequestOutput
+from chiasm.schema.output import CompletionOutput, Logprob, RequestOutput
 from chiasm.server.bodies import CompletionTokensDetails, PromptTokensDetails, Usage
 from chiasm.server.generation import Outputs
 
@@ -47,21 +47,27 @@ class Collected(NamedTuple):
     Attributes:
         answers: whole, in order of their indices.
         tally: tokens of all of them.
+        latest: the last output; a chat has one prompt only, of which it tells.
+        prompt_logprobs: of that prompt, if they were asked for.
     """
 
     answers: list[CompletionOutput]
     tally: Tally
+    latest: RequestOutput | None
+    prompt_logprobs: list[dict[int, Logprob] | None] | None
 
 
 async def collect(outputs: Outputs) -> Collected:
     """Wait for all answers; each is whole, in order of their indices."""
     tally = Tally()
+    latest, logprobs = None, None
     answers: dict[int, CompletionOutput] = {}
     async with aclosing(outputs):
         async for output in outputs:
             tally.add(output)
+            latest, logprobs = output, logprobs or output.prompt_logprobs
             for news in output.outputs:
                 if news.index not in answers:
                     answers[news.index] = CompletionOutput(news.index, "", [])
                 append_answer(answers[news.index], news)
-    return Collected([answers[index] for index in sorted(answers)], tally)
+    return Collected([answers[index] for index in sorted(answers)], tally, latest, logprobs)

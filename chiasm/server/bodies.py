@@ -58,12 +58,27 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
-    """Log-probabilities in the form of completions: parallel lists, an entry per token."""
+    """Log-probabilities in the form of completions: parallel lists, an entry per token.
+
+    The first token of an echoed prompt has none.
+    """
 
     text_offset: list[int]
-    token_logprobs: list[float]
+    token_logprobs: list[float | None]
     tokens: list[str]
-    top_logprobs: list[dict[str, float]]
+    top_logprobs: list[dict[str, float] | None]
+
+
+class PromptLogprob(msgspec.Struct, frozen=True):
+    """One of the tokens that could stand at a place of the prompt, in vLLM's form."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+"""By token id, for each token of a prompt: itself and the likeliest ones in its place; None for the first."""
 
 
 class CalledFunction(msgspec.Struct, frozen=True):
@@ -115,6 +130,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
     logprobs: ChatLogprobs | None
     finish_reason: str | None
     stop_reason: str | int | None
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatCompletion(msgspec.Struct, frozen=True):
@@ -126,6 +142,8 @@ class ChatCompletion(msgspec.Struct, frozen=True):
     choices: list[ChatChoice]
     usage: Usage
     object: str = "chat.completion"
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class ChatDelta(msgspec.Struct, frozen=True):
@@ -146,6 +164,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatChunk(msgspec.Struct, frozen=True):
@@ -157,6 +176,7 @@ class ChatChunk(msgspec.Struct, frozen=True):
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType = UNSET
     object: str = "chat.completion.chunk"
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class CompletionChoice(msgspec.Struct, frozen=True):
@@ -167,6 +187,9 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
     stop_reason: str | int | None
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class Completion(msgspec.Struct, frozen=True):

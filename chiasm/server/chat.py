@@ -16,6 +16,8 @@ from starlette.responses import Response
 from chiasm.engine.frontend.messages import parse_messages
 from chiasm.errors import UserError
 from chiasm.parsers.events import Event
+from chiasm.schema.output import CompletionOutput
+from chiasm.schema.sampling import SamplingParams
 from chiasm.server.answers import Collected, Tally
 from chiasm.server.bodies import (
     ChatChoice,
@@ -23,16 +25,17 @@ from chiasm.server.bodies import (
     ChatChunkChoice,
     ChatCompletion,
     ChatDelta,
+    ChatLogprobs,
 )
 from chiasm.server.body import read_request
 from chiasm.server.conversation import Question, answer, effort_kwargs
 from chiasm.server.generation import Outputs
-from chiasm.server.logprobs import chat_logprobs
+from chiasm.server.logprobs import chat_logprobs, prompt_logprobs
 from chiasm.server.messages import AnswersReading, News, Reading, call_format, delta_of, whole_message
 from chiasm.server.openapi import ERROR_RESPONSES, body_schema
 from chiasm.server.requests import ChatRequest
 from chiasm.server.respond import Events, respond, stream, whole
-from chiasm.server.sampling import chat_sampling
+from chiasm.server.sampling import chat_sampling, truncation_of
 from chiasm.server.state import AnswerHead, ServerState, answer_head
 from chiasm.server.structured import answer_form, parse_structured_outputs
 from chiasm.server.tools import ToolFields, parse_tool_use
@@ -54,7 +57,7 @@ def chat_router(state: ServerState) -> APIRouter:
         if request.stream:
             return await respond(state, http, stream(state, _chunks(outputs, head, request, answers)))
         events: defaultdict[int, list[Event]] = defaultdict(list)
-        make = partial(_completion, head, request.top_logprobs or 0, answers, events)
+        make = partial(_completion, head, request, answers, events)
         return await respond(state, http, whole(_read(outputs, answers, events), make))
 
     return router
@@ -73,15 +76,16 @@ def chat_question(state: ServerState, request: ChatRequest) -> Question:
     tools = parse_tool_use(asked, state.config)
     calls = call_format(state.config, tools)
     form = answer_form(parse_structured_outputs(request), tools, calls, state.engine.added_tokens)
+    sampling = chat_sampling(request, state.engine.default_sampling, form)
     return Question(
         messages=parse_messages(request.messages),
-        settings=_settings(request, tools.offered),
-        sampling=chat_sampling(request, state.engine.default_sampling, form),
+        settings=_settings(request, tools.offered, sampling),
+        sampling=sampling,
         reading=Reading(state, tools, form is not None, bool(request.continue_final_message)),
     )
 
 
-def _settings(request: ChatRequest, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _settings(request: ChatRequest, tools: Sequence[Mapping[str, Any]], sampling: SamplingParams) -> dict[str, Any]:
     """How a conversation becomes a prompt."""
     add_generation_prompt = request.add_generation_prompt
     if add_generation_prompt is None:
@@ -95,6 +99,7 @@ def _settings(request: ChatRequest, tools: Sequence[Mapping[str, Any]]) -> dict[
         "chat_template": request.chat_template or None,
         "tools": tools,
         "cache_salt": request.cache_salt or "",
+        "truncation": truncation_of(request, sampling),
     }
 
 
@@ -109,7 +114,7 @@ async def _read(outputs: Outputs, answers: AnswersReading, events: defaultdict[i
 
 def _completion(
     head: AnswerHead,
-    num_top: int,
+    request: ChatRequest,
     answers: AnswersReading,
     events: Mapping[int, list[Event]],
     done: Collected,
@@ -119,12 +124,24 @@ def _completion(
         choice = ChatChoice(
             index=one.index,
             message=whole_message(events[one.index]),
-            logprobs=chat_logprobs(one, num_top),
+            logprobs=_logprobs(one, request),
             finish_reason=answers.answers[one.index].finish_reason,
             stop_reason=one.stop_reason,
+            token_ids=one.token_ids if request.return_token_ids else UNSET,
         )
         choices.append(choice)
-    return ChatCompletion(*head, choices, done.tally.usage(answers.num_reasoning_tokens))
+    prompt = done.latest
+    return ChatCompletion(
+        *head,
+        choices,
+        done.tally.usage(answers.num_reasoning_tokens),
+        prompt_token_ids=prompt.prompt_token_ids if prompt and request.return_token_ids else UNSET,
+        prompt_logprobs=UNSET if done.prompt_logprobs is None else prompt_logprobs(done.prompt_logprobs),
+    )
+
+
+def _logprobs(answer: CompletionOutput, request: ChatRequest) -> ChatLogprobs | None:
+    return chat_logprobs(answer, request.top_logprobs or 0, as_ids=bool(request.return_tokens_as_token_ids))
 
 
 async def _chunks(outputs: Outputs, head: AnswerHead, request: ChatRequest, answers: AnswersReading) -> Events:
@@ -140,18 +157,21 @@ async def _chunks(outputs: Outputs, head: AnswerHead, request: ChatRequest, answ
                 index = news.answer.index
                 if index not in begun:
                     begun.add(index)
-                    yield ChatChunk(*head, [ChatChunkChoice(index, ChatDelta("assistant", ""))], usage)
-                for choice in _chunk_choices(news, request.top_logprobs or 0):
+                    role = ChatChunkChoice(index, ChatDelta("assistant", ""))
+                    prompt_ids = output.prompt_token_ids if request.return_token_ids else UNSET
+                    yield ChatChunk(*head, [role], usage, prompt_token_ids=prompt_ids)
+                for choice in _chunk_choices(news, request):
                     yield ChatChunk(*head, [choice], usage)
     if request.wants_usage_chunk:
         yield ChatChunk(*head, [], tally.usage(answers.num_reasoning_tokens))
 
 
-def _chunk_choices(news: News, num_top: int) -> Iterator[ChatChunkChoice]:
+def _chunk_choices(news: News, request: ChatRequest) -> Iterator[ChatChunkChoice]:
     """What is new in an answer: one piece of content as a rule, none while a call is held back."""
     deltas = [delta_of(event) for event in news.events]
-    logprobs = chat_logprobs(news.answer, num_top)
-    if not deltas and (logprobs is not None or news.finish_reason is not None):
+    logprobs = _logprobs(news.answer, request)
+    token_ids = news.answer.token_ids if request.return_token_ids else UNSET
+    if not deltas and (logprobs is not None or token_ids or news.finish_reason is not None):
         deltas = [ChatDelta()]
     for position, delta in enumerate(deltas, start=1):
         is_last = position == len(deltas)
@@ -161,4 +181,5 @@ def _chunk_choices(news: News, num_top: int) -> Iterator[ChatChunkChoice]:
             logprobs if position == 1 else None,
             news.finish_reason if is_last else None,
             news.answer.stop_reason if is_last else None,
+            token_ids if position == 1 else UNSET,
         )

@@ -12,22 +12,21 @@ from fastapi import APIRouter, Request
 from msgspec import UNSET
 from starlette.responses import Response
 
-from chiasm.errors import UserError
+from chiasm.engine.frontend.admission import check_prompt_logprobs
 from chiasm.schema.chat import PreparedPrompt
-from chiasm.schema.output import CompletionOutput
 from chiasm.schema.sampling import SamplingParams
 from chiasm.server.answers import Collected, Tally
-from chiasm.server.bodies import Completion, CompletionChoice
+from chiasm.server.bodies import Completion
 from chiasm.server.body import read_request
+from chiasm.server.echo import Choices, ShownPrompt, with_logprobs, without_answer
 from chiasm.server.engine import Engine
 from chiasm.server.generation import Outputs, run_prompt, run_together
-from chiasm.server.logprobs import completion_logprobs
 from chiasm.server.metrics import RequestWatch
 from chiasm.server.openapi import ERROR_RESPONSES, body_schema
 from chiasm.server.prompts import Prompt, parse_prompts
 from chiasm.server.requests import CompletionRequest
 from chiasm.server.respond import Events, respond, stream, whole
-from chiasm.server.sampling import completion_sampling
+from chiasm.server.sampling import completion_sampling, truncation_of
 from chiasm.server.state import AnswerHead, ServerState, answer_head
 
 
@@ -43,53 +42,57 @@ def completion_router(state: ServerState) -> APIRouter:
         head = answer_head(state, http, "cmpl", request.model)
         sampling = completion_sampling(request, state.engine.default_sampling)
         prompts = parse_prompts(request.prompt)
-        echoes = _echoes(prompts) if request.echo else [""] * len(prompts)
-        echoes = [echo for echo in echoes for _ in range(sampling.n)]
-        outputs = _answer(state, request, prompts, sampling, head.id, partial(state.watch, http, arrival))
+        choices = Choices(request, sampling.n)
+        outputs = _answer(state, choices, prompts, sampling, head.id, partial(state.watch, http, arrival))
         if request.stream:
-            return await respond(state, http, stream(state, _chunks(outputs, head, request, echoes)))
-        return await respond(state, http, whole(outputs, partial(_completion, head, echoes)))
+            return await respond(state, http, stream(state, _chunks(outputs, head, choices)))
+        return await respond(state, http, whole(outputs, partial(_completion, head, choices)))
 
     return router
 
 
-def _echoes(prompts: list[Prompt]) -> list[str]:
-    if not all(isinstance(prompt, str) for prompt in prompts):
-        raise UserError("echo needs prompts that are strings, not token ids.", param="echo")
-    return [prompt for prompt in prompts if isinstance(prompt, str)]
-
-
 async def _answer(
     state: ServerState,
-    request: CompletionRequest,
+    choices: Choices,
     prompts: list[Prompt],
     sampling: SamplingParams,
     request_id: str,
     watch: Callable[[], RequestWatch],
 ) -> Outputs:
     """The outputs of all prompts; answer ``i`` of prompt ``p`` has the index ``p * n + i``."""
+    engine, request = state.engine, choices.request
 
     async def start(index: int, prompt: PreparedPrompt) -> Outputs:
-        outputs = run_prompt(state.engine, prompt, sampling, f"{request_id}-{index}", watch())
+        outputs = run_prompt(engine, prompt, sampling, f"{request_id}-{index}", watch())
+        if sampling.prompt_logprobs is not None:
+            outputs = with_logprobs(outputs, choices.shown[index])
+        if request.max_tokens == 0:
+            outputs = without_answer(outputs)
         async with aclosing(outputs):
             async for output in outputs:
                 shifted = [msgspec.structs.replace(a, index=index * sampling.n + a.index) for a in output.outputs]
                 yield msgspec.structs.replace(output, outputs=shifted)
 
     with state.admission.admit(len(prompts) * sampling.n):
-        prepared = await _prepare(state.engine, prompts, request.cache_salt or "")
-        async with aclosing(run_together(state.engine, prepared, start)) as outputs:
+        prepared = await _prepare(engine, prompts, choices, sampling)
+        async with aclosing(run_together(engine, prepared, start)) as outputs:
             async for output in outputs:
                 yield output
 
 
-async def _prepare(engine: Engine, prompts: list[Prompt], cache_salt: str) -> list[PreparedPrompt]:
+async def _prepare(
+    engine: Engine, prompts: list[Prompt], choices: Choices, sampling: SamplingParams
+) -> list[PreparedPrompt]:
     """Prepare all prompts before any runs, so that a bad one costs no computation."""
+    request = choices.request
+    cache_salt, truncation = request.cache_salt or "", truncation_of(request, sampling)
     prepared: list[PreparedPrompt] = []
     try:
         for prompt in prompts:
-            ready = await engine.prepare_completion(prompt, cache_salt=cache_salt)
+            ready = await engine.prepare_completion(prompt, cache_salt=cache_salt, truncation=truncation)
             prepared.append(ready)
+            choices.shown.append(await ShownPrompt.of(ready, engine, is_echoed=bool(request.echo)))
+        check_prompt_logprobs(sum(len(ready.token_ids) for ready in prepared), sampling.prompt_logprobs)
     except BaseException:
         for ready in prepared:
             await engine.release(ready)
@@ -97,32 +100,18 @@ async def _prepare(engine: Engine, prompts: list[Prompt], cache_salt: str) -> li
     return prepared
 
 
-def _completion(head: AnswerHead, echoes: list[str], done: Collected) -> Completion:
-    return Completion(
-        *head, [_choice(answer, echoes[answer.index], offset=0) for answer in done.answers], done.tally.usage()
-    )
+def _completion(head: AnswerHead, choices: Choices, done: Collected) -> Completion:
+    return Completion(*head, [choices.make(answer) for answer in done.answers], done.tally.usage())
 
 
-async def _chunks(outputs: Outputs, head: AnswerHead, request: CompletionRequest, echoes: list[str]) -> Events:
+async def _chunks(outputs: Outputs, head: AnswerHead, choices: Choices) -> Events:
     tally = Tally()
-    offsets = [0] * len(echoes)  # characters already sent of each answer
+    request = choices.request
     async with aclosing(outputs):
         async for output in outputs:
             tally.add(output)
             usage = tally.usage() if request.wants_usage_in_every_chunk else UNSET
             for answer in output.outputs:
-                echo, echoes[answer.index] = echoes[answer.index], ""
-                yield Completion(*head, [_choice(answer, echo, offsets[answer.index])], usage)
-                offsets[answer.index] += len(answer.text)
+                yield Completion(*head, [choices.make(answer)], usage)
     if request.wants_usage_chunk:
         yield Completion(*head, [], tally.usage())
-
-
-def _choice(answer: CompletionOutput, echo: str, offset: int) -> CompletionChoice:
-    return CompletionChoice(
-        index=answer.index,
-        text=echo + answer.text,
-        logprobs=completion_logprobs(answer, offset),
-        finish_reason=answer.finish_reason,
-        stop_reason=answer.stop_reason,
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
-from chiasm.schema.chat import AddedToken, ChatMessage, PreparedPrompt
+from chiasm.schema.chat import AddedToken, ChatMessage, PreparedPrompt, Truncation
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.output import EngineStats, RequestOutput
 from chiasm.schema.sampling import SamplingParams
@@ -71,6 +71,7 @@ class Engine(Protocol):
         tools: Sequence[Mapping[str, Any]] = (),
         cache_salt: str = "",
         chat_template: str | None = None,
+        truncation: Truncation | None = None,
     ) -> PreparedPrompt:
         """Fetch and preprocess the media, render the template, tokenise, check the length."""
         ...
@@ -92,7 +93,9 @@ class Engine(Protocol):
         """Each token as the vocabulary writes it."""
         ...
 
-    async def prepare_completion(self, prompt: str | Sequence[int], *, cache_salt: str = "") -> PreparedPrompt:
+    async def prepare_completion(
+        self, prompt: str | Sequence[int], *, cache_salt: str = "", truncation: Truncation | None = None
+    ) -> PreparedPrompt:
         """Tokenise a plain prompt, or check one that is token ids already."""
         ...
 

@@ -15,7 +15,13 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from chiasm.errors import UserError, refuse, shorten
-from chiasm.schema.sampling import MAX_LOGPROBS, MAX_STOP_STRINGS
+from chiasm.schema.sampling import (
+    MAX_ALLOWED_TOKENS,
+    MAX_BAD_WORDS,
+    MAX_BIASED_TOKENS,
+    MAX_LOGPROBS,
+    MAX_STOP_STRINGS,
+)
 from chiasm.server.openapi import FLAT_TOOL_SCHEMA, INPUT_SCHEMA, MESSAGE_SCHEMA, PROMPT_SCHEMA, TOOL_SCHEMA
 
 MAX_MESSAGES = 4096
@@ -41,6 +47,7 @@ def _as_effort(value: str) -> str:
 
 
 _StopStrings = Annotated[list[str], BeforeValidator(_as_list), Field(max_length=MAX_STOP_STRINGS)]
+_BadWords = Annotated[list[str], BeforeValidator(_as_list), Field(max_length=MAX_BAD_WORDS)]
 _PositiveInt = Annotated[int, Field(ge=1)]
 _Effort = Annotated[str, AfterValidator(_as_effort)]
 _Dict = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)]
@@ -99,6 +106,9 @@ class GenerationRequest(ModelRequest):
     stop: _StopStrings = []
     stop_token_ids: list[int] | None = Field(None, max_length=MAX_STOP_TOKEN_IDS)
     ignore_eos: bool | None = None
+    logit_bias: dict[str, float] | None = Field(None, max_length=MAX_BIASED_TOKENS)
+    allowed_token_ids: list[int] | None = Field(None, max_length=MAX_ALLOWED_TOKENS)
+    bad_words: _BadWords = []
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     stream: bool | None = None
@@ -128,7 +138,32 @@ class GenerationRequest(ModelRequest):
             raise UserError("stream_options needs stream to be true.", param="stream_options")
 
 
-class ChatRequest(GenerationRequest):
+class ChoicesRequest(GenerationRequest):
+    """What is common to the endpoints whose answers are choices, which tell of the prompt, too.
+
+    Attributes:
+        prompt_logprobs: as in ``SamplingParams``, in vLLM's form: for each token of the prompt, ``null`` for the
+            first, a ``logprob``, ``rank`` and ``decoded_token`` by token id. Not with ``stream``.
+        truncate_prompt_tokens: keep the last so many tokens of a prompt; -1 keeps as many as leave room for
+            ``max_tokens``. No token of an image or a video is cut off: such a request is refused.
+        return_token_ids: tell ``prompt_token_ids`` and each choice's ``token_ids``.
+        return_tokens_as_token_ids: write the tokens in ``logprobs`` as ``token_id:5``.
+    """
+
+    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    truncate_prompt_tokens: int | None = Field(None, ge=-1)
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+
+    def check(self) -> None:
+        """See ``GenerationRequest``."""
+        super().check()
+        if self.prompt_logprobs is not None and self.stream:
+            message = "prompt_logprobs are not streamed; stream must be false, or echo with logprobs be asked for."
+            raise UserError(message, param="prompt_logprobs")
+
+
+class ChatRequest(ChoicesRequest):
     """A conversation that is to go on.
 
     Attributes:
@@ -297,21 +332,24 @@ class ResponsesRequest(GenerationRequest):
             refuse("text.format", form, "an object with a type")
 
 
-class CompletionRequest(GenerationRequest):
+class CompletionRequest(ChoicesRequest):
     """A text that is to go on.
 
     Attributes:
         prompt: a text, token ids, or a list of either, each of which is answered.
-        echo: put the prompt before its answer.
+        echo: put the prompt before its answer; one of token ids as their text. With ``logprobs``, those of its tokens
+            are told, too.
         logprobs: how many of the likeliest tokens to tell at each token; left out, no log-probabilities.
+        max_tokens: longest answer in tokens, 16 if left out; with ``echo`` it may be 0.
     """
 
     prompt: Any = Field(json_schema_extra=PROMPT_SCHEMA)
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
 
     def check(self) -> None:
         """See ``ModelRequest``."""
         super().check()
-        if self.echo and self.logprobs is not None:
-            raise UserError("echo together with logprobs is not served by this version.", param="logprobs")
+        if self.max_tokens == 0 and not self.echo:
+            raise UserError("max_tokens must be at least 1 without echo, got 0.", param="max_tokens")

@@ -130,6 +130,21 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "n": ({"messages": [TEXT], "n": 10**9}, "n must be"),
     "max_tokens": ({"messages": [TEXT], "max_tokens": 0}, "max_tokens"),
     "stop_token_ids": ({"messages": [TEXT], "stop_token_ids": [10**12]}, "stop_token_ids"),
+    "stop_token_ids with min_tokens": (
+        {"messages": [TEXT], "stop_token_ids": [10**12], "min_tokens": 2, "max_tokens": 4},
+        "stop_token_ids",
+    ),
+    "negative stop token": ({"messages": [TEXT], "stop_token_ids": [-1], "min_tokens": 2}, "stop_token_ids"),
+    "min_tokens": ({"messages": [TEXT], "min_tokens": 10**9}, "min_tokens"),
+    "logit_bias": ({"messages": [TEXT], "logit_bias": {"-1": 5}}, "logit_bias"),
+    "logit_bias beyond": ({"messages": [TEXT], "logit_bias": {"1000000": 5}}, "logit_bias"),
+    "allowed_token_ids": ({"messages": [TEXT], "allowed_token_ids": [10**12]}, "allowed_token_ids"),
+    "negative allowed token": ({"messages": [TEXT], "allowed_token_ids": [-1]}, "allowed_token_ids"),
+    "nothing left": ({"messages": [TEXT], "allowed_token_ids": [40], "bad_words": ["I"]}, "no token is left"),
+    "truncation": (
+        {"messages": [image_message(PIXEL)], "truncate_prompt_tokens": 3},
+        "truncate_prompt_tokens=3 would cut",
+    ),
     "processor key": ({"messages": [TEXT], "mm_processor_kwargs": {"num_crops": 4}}, "num_crops"),
     "processor bound": ({"messages": [TEXT], "mm_processor_kwargs": {"max_pixels": 10**9}}, "max_pixels"),
 }
@@ -155,6 +170,48 @@ def test_an_unknown_model_and_malformed_json(server: Server) -> None:
     for content in (b"{", b'{"messages": [], "temperature": NaN}'):
         answer = httpx2.post(f"{server.url}/v1/chat/completions", content=content, headers=headers)
         assert answer.status_code == 400
+
+
+def test_lm_evals_request_for_a_likelihood(server: Server, qwen2_5_vl: SavedModel) -> None:
+    """What its ``local-completions`` sends and reads, beside Hugging Face."""
+    reference = Reference(qwen2_5_vl)
+    texts = ["The picture shows a small red house.", "What do you see? Ein Bild sagt mehr! 🙂"]
+    prompts = [server.post("/v1/completions", {"prompt": text, "return_token_ids": True}).json() for text in texts]
+    ids = [prompt["choices"][0]["prompt_token_ids"] for prompt in prompts]
+    body = {"prompt": ids, "max_tokens": 1, "logprobs": 1, "echo": True, "temperature": 0, "seed": 1234}
+    for choice, own, text in zip(server.post("/v1/completions", body).json()["choices"], ids, texts, strict=True):
+        assert choice["text"].startswith(text)
+        told = choice["logprobs"]
+        expected = reference.logits(text, []).log_softmax(-1)[:-1]
+        assert told["token_logprobs"][0] is None
+        assert told["top_logprobs"][0] is None
+        assert len(told["tokens"]) == len(own) + 1
+        likely = [line[token].item() for line, token in zip(expected, own[1:], strict=True)]
+        assert told["token_logprobs"][1:-1] == pytest.approx(likely, abs=1e-4)
+        greedy = [
+            max(top, key=top.get) == token
+            for top, token in zip(told["top_logprobs"][1:], told["tokens"][1:], strict=True)
+        ]
+        assert greedy[:-1] == [line.argmax() == token for line, token in zip(expected, own[1:], strict=True)]
+
+
+def test_a_prompt_is_echoed_in_every_form(server: Server) -> None:
+    text = "There are 3 cats 🙂"
+    fields = {"max_tokens": 0, "echo": True, "logprobs": 0, "return_token_ids": True}
+    [choice] = server.post("/v1/completions", {"prompt": text, **fields}).json()["choices"]
+    assert (choice["text"], choice["token_ids"], choice["finish_reason"]) == (text, [], "length")
+    ids = choice["prompt_token_ids"]
+    again = server.post("/v1/completions", {"prompt": [ids, text], **fields}).json()
+    assert [other["text"] for other in again["choices"]] == [text, text]
+    for other in again["choices"]:
+        told = choice["logprobs"] | {"token_logprobs": pytest.approx(choice["logprobs"]["token_logprobs"], abs=1e-4)}
+        told["top_logprobs"] = [top and pytest.approx(top, abs=1e-4) for top in told["top_logprobs"]]
+        assert other["logprobs"] == told
+    assert (again["usage"]["prompt_tokens"], again["usage"]["completion_tokens"]) == (2 * len(ids), 0)
+    short = {"prompt": text, "truncate_prompt_tokens": 2, **fields}
+    [cut] = server.post("/v1/completions", short).json()["choices"]
+    assert cut["prompt_token_ids"] == ids[-2:]
+    assert text.endswith(cut["text"].lstrip("\ufffd"))
 
 
 def test_a_literal_image_tag_and_an_empty_stop_list_are_fine(server: Server) -> None:

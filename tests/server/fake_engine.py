@@ -7,8 +7,10 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from chiasm.errors import EngineDeadError, UserError
-from chiasm.schema.chat import AddedToken, ChatMessage, ImagePart, PreparedPrompt, PrepareTimes, TextPart
+from chiasm.schema.chat import AddedToken, ChatMessage, ImagePart, PreparedPrompt, PrepareTimes, TextPart, Truncation
 from chiasm.schema.facts import EncoderShape, ModelFacts
 from chiasm.schema.media import MediaItem, PatchProcessorSpec
 from chiasm.schema.output import CompletionOutput, EngineStats, Logprob, RequestOutput, RequestTimes
@@ -55,8 +57,10 @@ class FakeEngine:
         self.words_before_error = 0
         self.holds_prepare = False
         self.words_before_hold: int | None = None
+        self.words_before_scores = 0  # before the prompt's log-probabilities are there
         self.cause_of_death: str | None = None
         self.conversations: list[tuple[tuple[ChatMessage, ...], dict[str, Any]]] = []
+        self.truncations: list[Truncation | None] = []
         self.prompts: list[str | list[int]] = []
         self.sampling: list[SamplingParams] = []
         self.request_ids: list[str] = []
@@ -73,19 +77,29 @@ class FakeEngine:
         return not (self.num_preparing or self.num_prepared or self.num_generating or self.num_watching)
 
     async def prepare_chat(
-        self, messages: Sequence[ChatMessage], *, cache_salt: str = "", **settings: Any
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        cache_salt: str = "",
+        truncation: Truncation | None = None,
+        **settings: Any,
     ) -> PreparedPrompt:
+        self.truncations.append(truncation)
         self.conversations.append((tuple(messages), {**settings, "cache_salt": cache_salt}))
         parts = [part for message in messages for part in message.content]
         text = " ".join(part.text for part in parts if isinstance(part, TextPart))
         num_images = sum(isinstance(part, ImagePart) for part in parts)
         return await self._prepare(text, len(text.split()), num_images, cache_salt)
 
-    async def prepare_completion(self, prompt: str | Sequence[int], *, cache_salt: str = "") -> PreparedPrompt:
+    async def prepare_completion(
+        self, prompt: str | Sequence[int], *, cache_salt: str = "", truncation: Truncation | None = None
+    ) -> PreparedPrompt:
+        self.truncations.append(truncation)
         self.prompts.append(prompt if isinstance(prompt, str) else list(prompt))
         if isinstance(prompt, str):
             return await self._prepare(prompt, len(prompt.split()), 0, cache_salt)
-        return await self._prepare(None, len(prompt), 0, cache_salt)
+        prepared = await self._prepare(None, len(prompt), 0, cache_salt)
+        return msgspec.structs.replace(prepared, token_ids=tuple(prompt))
 
     async def _prepare(self, text: str | None, num_words: int, num_images: int, salt: str) -> PreparedPrompt:
         self.num_preparing += 1
@@ -165,7 +179,12 @@ class FakeEngine:
         now = time.perf_counter()
         times = RequestTimes(now, now, now) if position == 0 else None
         token_ids = list(prompt.token_ids)
-        return RequestOutput(request_id, prompt.text, token_ids, answers, finished, 2, num_image, times=times)
+        scores = None
+        if p.prompt_logprobs is not None and position == self.words_before_scores:
+            scores = [None, *(_scored(token_id, p.prompt_logprobs) for token_id in token_ids[1:])]
+        return RequestOutput(
+            request_id, prompt.text, token_ids, answers, finished, 2, num_image, times=times, prompt_logprobs=scores
+        )
 
     def die(self, cause: str = "rank 0 was killed") -> None:
         """Stop for good, as when a rank is killed."""
@@ -201,6 +220,14 @@ def _likely(position: int, word: str, num_top: int) -> dict[int, Logprob]:
         entries[500 + rank] = Logprob(
             -0.5 * (rank + 1) if rank < 3 else float("-inf"), rank + 1, f"t{rank}", f"t{rank}".encode()
         )
+    return entries
+
+
+def _scored(token_id: int, num_top: int) -> dict[int, Logprob]:
+    """A token of a prompt, and as many likelier ones."""
+    entries = {token_id: Logprob(-1.5, 9, f" {token_id}", b"x", is_special=True)}
+    for rank in range(num_top):
+        entries[500 + rank] = Logprob(-0.25 * (rank + 1), rank + 1, f"t{rank}", b"t")
     return entries
 
 

@@ -217,3 +217,22 @@ def test_nothing_is_sent_before_the_first_token(server: RunningServer, engine: F
     with pytest.raises(httpx2.ReadTimeout):
         server.client.post("/v1/chat/completions", json={"messages": HELLO, "stream": True}, timeout=0.2)
     wait_until(lambda: engine.is_idle)
+
+
+def test_tokens_are_told_by_their_ids(server: RunningServer) -> None:
+    fields = {"return_token_ids": True, "return_tokens_as_token_ids": True, "logprobs": True, "top_logprobs": 1}
+    answer = server.chat("a b", max_tokens=2, **fields).json()
+    assert (answer["prompt_token_ids"], answer["choices"][0]["token_ids"]) == ([5, 5], [10, 11])
+    told = answer["choices"][0]["logprobs"]["content"]
+    assert [entry["token"] for entry in told] == ["token_id:10", "token_id:11"]
+    assert told[0]["top_logprobs"][0]["token"] == "token_id:500"
+    first, *others = events_of(server.chat("a b", max_tokens=2, stream=True, return_token_ids=True).text)
+    assert first["prompt_token_ids"] == [5, 5]
+    assert [event["choices"][0]["token_ids"] for event in others] == [[10], [11]]
+    assert not any("prompt_token_ids" in event for event in others)
+
+
+def test_prompt_logprobs_have_vllms_form(server: RunningServer) -> None:
+    answer = server.chat("a b", prompt_logprobs=0).json()
+    assert answer["prompt_logprobs"] == [None, {"5": {"logprob": -1.5, "rank": 9, "decoded_token": " 5"}}]
+    assert "prompt_logprobs" not in server.chat("a b").json()

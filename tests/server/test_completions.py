@@ -7,6 +7,7 @@ from typing import Any
 import openai
 import pytest
 
+from chiasm.schema.sampling import SamplingParams
 from tests.server.fake_engine import FakeEngine
 from tests.server.running import RunningServer, wait_until
 from tests.server.test_chat import events_of
@@ -92,6 +93,73 @@ def test_offsets_go_on_through_a_stream(server: RunningServer) -> None:
     assert [e["choices"][0]["logprobs"]["text_offset"] for e in events] == [[0], [5], [9], [15]]
 
 
+SCORED = {"tokens": ["5", " 6", " 7"], "token_logprobs": [None, -1.5, -1.5], "text_offset": [0, 1, 3]}
+
+
+def test_a_prompt_of_token_ids_is_echoed_as_text(server: RunningServer) -> None:
+    answer = server.complete([[5, 6, 7], [8]], echo=True).json()
+    assert [choice["text"] for choice in answer["choices"]] == ["5 6 7Hello big world!", "8Hello big world!"]
+    assert [choice["logprobs"] for choice in answer["choices"]] == [None, None]
+
+
+def test_lm_evals_request_for_a_likelihood(server: RunningServer, engine: FakeEngine) -> None:
+    """https://github.com/EleutherAI/lm-evaluation-harness, ``local-completions``: what it sends and reads."""
+    fields = {"max_tokens": 1, "logprobs": 1, "echo": True, "temperature": 0, "seed": 1234}
+    answer = server.complete([[5, 6, 7], [8]], **fields).json()
+    assert engine.sampling[0] == SamplingParams(temperature=0, max_tokens=1, logprobs=1, prompt_logprobs=1, seed=1234)
+    first, second = (choice["logprobs"] for choice in answer["choices"])
+    assert {key: values[:3] for key, values in first.items() if key in SCORED} == SCORED
+    assert first["top_logprobs"][:2] == [None, {" 6": -1.5, "t0": -0.25}]
+    assert [values[3:] for values in first.values()] == [[5], [-2.5], ["Hello"], [{"Hello": -2.5, "t0": -0.5}]]
+    assert [second[key] for key in SCORED] == [["8", "Hello"], [None, -2.5], [0, 1]]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_that_is_only_looked_at(server: RunningServer, stream: bool) -> None:
+    fields = {"max_tokens": 0, "logprobs": 0, "echo": True, "stream": stream}
+    answer = server.complete([5, 6, 7], **fields)
+    (event,) = events_of(answer.text) if stream else (answer.json(),)
+    (choice,) = event["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("5 6 7", "length")
+    assert {key: choice["logprobs"][key] for key in SCORED} == SCORED
+    if not stream:
+        assert event["usage"]["completion_tokens"] == 0
+
+
+def test_a_stream_tells_of_its_prompt_with_the_first_piece_of_each_answer(
+    server: RunningServer, engine: FakeEngine
+) -> None:
+    """Also of answers that are further than the one whose sequence scores the prompt."""
+    engine.words_before_scores = 2
+    events = events_of(server.complete([5, 6, 7], stream=True, echo=True, logprobs=0, n=2).text)
+    for index in (0, 1):
+        choices = [event["choices"][0] for event in events if event["choices"][0]["index"] == index]
+        assert "".join(choice["text"] for choice in choices) == "5 6 7Hello big world!"
+        assert choices[0]["logprobs"]["token_logprobs"] == [None, -1.5, -1.5, -2.5]
+        assert [choice["logprobs"]["text_offset"] for choice in choices] == [[0, 1, 3, 5], [10], [14], [20]]
+
+
+def test_prompt_logprobs_have_vllms_form(server: RunningServer) -> None:
+    (choice,) = server.complete([5, 6], prompt_logprobs=1).json()["choices"]
+    own = {"logprob": -1.5, "rank": 9, "decoded_token": " 6"}
+    assert choice["prompt_logprobs"] == [
+        None,
+        {"6": own, "500": {**own, "logprob": -0.25, "rank": 1, "decoded_token": "t0"}},
+    ]
+    assert (choice["text"], choice["logprobs"]) == ("Hello big world!", None)
+
+
+def test_tokens_are_told_by_their_ids(server: RunningServer) -> None:
+    fields = {"return_token_ids": True, "return_tokens_as_token_ids": True, "logprobs": 1, "echo": True}
+    (choice,) = server.complete([5, 6], max_tokens=2, **fields).json()["choices"]
+    assert (choice["prompt_token_ids"], choice["token_ids"]) == ([5, 6], [10, 11])
+    assert choice["logprobs"]["tokens"] == [f"token_id:{i}" for i in (5, 6, 10, 11)]
+    assert choice["logprobs"]["top_logprobs"][1] == {"token_id:6": -1.5, "token_id:500": -0.25}
+    events = events_of(server.complete([5, 6], stream=True, max_tokens=2, return_token_ids=True).text)
+    told = [{key: event["choices"][0].get(key) for key in ("prompt_token_ids", "token_ids")} for event in events]
+    assert told == [{"prompt_token_ids": [5, 6], "token_ids": [10]}, {"prompt_token_ids": None, "token_ids": [11]}]
+
+
 def test_a_bad_prompt_frees_those_before_it(server: RunningServer, engine: FakeEngine) -> None:
     assert server.complete(["fine", "fine too", "too long"]).status_code == 400
     assert engine.is_idle
@@ -132,9 +200,12 @@ def test_a_missing_prompt(server: RunningServer) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"echo": True, "logprobs": 1}, "logprobs"),
-        ({"echo": True, "prompt": [5]}, "echo"),
         ({"logprobs": 21}, "logprobs"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
+        ({"prompt": [[5] * 200] * 128, "prompt_logprobs": 20}, "prompt_logprobs"),
+        ({"prompt": [[5] * 200] * 128, "logprobs": 20, "echo": True}, "prompt_logprobs"),
     ],
 )
 def test_what_is_not_served(server: RunningServer, fields: dict[str, Any], param: str) -> None:

@@ -44,6 +44,30 @@ def error_of(response: httpx2.Response, status: int) -> dict[str, Any]:
         ({"stop": [""]}, "stop", "stop must be strings of 1 to 1000 characters, got ''."),
         ({"stop": ["a", 5]}, "stop", "stop[1]: Input should be a valid string, got 5."),
         ({"top_logprobs": 2}, "top_logprobs", "top_logprobs needs logprobs to be true."),
+        (
+            {"max_tokens": 2**63},
+            "max_tokens",
+            "max_tokens must be a whole number of at most 63 bits, got 9223372036854775808.",
+        ),
+        (
+            {"min_tokens": 10**12, "max_tokens": 9},
+            "min_tokens",
+            "min_tokens must be in [0, max_tokens=9], got 1000000000000.",
+        ),
+        ({"logit_bias": {"-1": 5}}, "logit_bias", "logit_bias must be token ids with a number for each, got '-1'."),
+        ({"logit_bias": {"x": 5}}, "logit_bias", "logit_bias must be token ids with a number for each, got 'x'."),
+        ({"logit_bias": {"5": 101}}, "logit_bias", "logit_bias must be in [-100, 100], got 101.0."),
+        (
+            {"allowed_token_ids": []},
+            "allowed_token_ids",
+            "allowed_token_ids must be 1 to 65536 tokens, got '0 tokens'.",
+        ),
+        ({"bad_words": [""]}, "bad_words", "bad_words must be strings of 1 to 200 characters, got ''."),
+        (
+            {"prompt_logprobs": 1, "stream": True},
+            "prompt_logprobs",
+            "prompt_logprobs are not streamed; stream must be false, or echo with logprobs be asked for.",
+        ),
         ({"stream_options": {"include_usage": True}}, "stream_options", "stream_options needs stream to be true."),
         (
             {"add_generation_prompt": True, "continue_final_message": True},
@@ -105,6 +129,29 @@ def test_messages(server: RunningServer, messages: Any) -> None:
 def test_malformed_bodies(server: RunningServer, body: bytes) -> None:
     response = server.client.post("/v1/chat/completions", content=body, headers=JSON)
     assert "JSON" in error_of(response, 400)["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
+        ({"logit_bias": [5]}, "logit_bias"),
+        ({"logit_bias": {"5": "much"}}, "logit_bias"),
+        ({"allowed_token_ids": [5] * 65_537}, "allowed_token_ids"),
+        ({"allowed_token_ids": ["x"]}, "allowed_token_ids"),
+        ({"stop_token_ids": [5] * 257}, "stop_token_ids"),
+        ({"bad_words": ["x"] * 129}, "bad_words"),
+        ({"bad_words": "x" * 201}, "bad_words"),
+        ({"prompt_logprobs": 10**9}, "prompt_logprobs"),
+        ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+        ({"cache_salt": "s" * 10_000_000}, "cache_salt"),
+        ({"n": 2**63}, "n"),
+        ({"min_tokens": -(2**63)}, "min_tokens"),
+        ({"top_logprobs": 10**9, "logprobs": True}, "top_logprobs"),
+    ],
+)
+def test_parameters_without_bounds(server: RunningServer, fields: dict[str, Any], param: str) -> None:
+    assert error_of(server.chat(**fields), 400)["param"] == param
 
 
 @pytest.mark.parametrize("value", [b"NaN", b"Infinity", b"-Infinity"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from chiasm.schema.chat import Truncation
 from chiasm.schema.sampling import SamplingParams
 from chiasm.server.unserved import UnknownFields
 from tests.server.fake_engine import FakeEngine
@@ -39,6 +40,12 @@ from tests.server.running import RunningServer
             {"skip_special_tokens": False, "include_stop_str_in_output": True},
             {"skip_special_tokens": False, "include_stop_str_in_output": True},
         ),
+        (
+            {"logit_bias": {"7": 1, "9": -100}, "allowed_token_ids": [7, 9], "bad_words": ["x", "y z"]},
+            {"logit_bias": {7: 1.0, 9: -100.0}, "allowed_token_ids": (7, 9), "bad_words": ("x", "y z")},
+        ),
+        ({"logit_bias": {}, "allowed_token_ids": None, "bad_words": []}, {}),
+        ({"prompt_logprobs": 2}, {"prompt_logprobs": 2}),
     ],
 )
 def test_decoding_parameters(
@@ -64,16 +71,29 @@ def test_completions_are_short_by_default(server: RunningServer, engine: FakeEng
 
 
 @pytest.mark.parametrize(
+    ("fields", "truncation"),
+    [
+        ({}, None),
+        ({"truncate_prompt_tokens": 5}, Truncation(5, 1)),
+        ({"truncate_prompt_tokens": -1, "max_tokens": 7}, Truncation(-1, 7)),
+    ],
+)
+def test_prompts_are_cut_if_that_is_asked_for(
+    server: RunningServer, engine: FakeEngine, fields: dict[str, Any], truncation: Truncation | None
+) -> None:
+    assert server.chat(**fields).status_code == 200
+    assert server.complete(**{"max_tokens": 1, **fields}).status_code == 200
+    assert engine.truncations == [truncation, truncation]
+
+
+@pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"functions": [{"name": "f"}]}, "functions"),
-        ({"logit_bias": {"5": 1}}, "logit_bias"),
-        ({"prompt_logprobs": 0}, "prompt_logprobs"),
         ({"best_of": 2}, "best_of"),
         ({"suffix": "end"}, "suffix"),
-        ({"bad_words": ["x"]}, "bad_words"),
-        ({"allowed_token_ids": []}, "allowed_token_ids"),
-        ({"return_token_ids": True}, "return_token_ids"),
+        ({"add_special_tokens": True}, "add_special_tokens"),
+        ({"use_beam_search": True}, "use_beam_search"),
     ],
 )
 def test_known_but_unserved_fields_are_refused_by_name(
@@ -113,7 +133,8 @@ def test_their_harmless_values_are_accepted(server: RunningServer) -> None:
     fields: dict[str, Any] = {
         "tools": None, "tool_choice": "auto", "response_format": {"type": "text"}, "logit_bias": {}, "best_of": 1,
         "prompt_logprobs": None, "suffix": None, "bad_words": [], "guided_json": None, "parallel_tool_calls": True,
-        "user": "me", "metadata": {"a": "b"}, "priority": 0, "modalities": ["text"],
+        "add_special_tokens": False, "spaces_between_special_tokens": False, "user": "me",
+        "metadata": {"a": "b"}, "priority": 0, "modalities": ["text"],
     }  # fmt: skip
     assert server.chat(**fields).status_code == 200
 
