@@ -232,6 +232,7 @@ class AsyncLLM:
         media_io_kwargs: Mapping[str, Any] = {},
         cache_salt: str = "",
         truncation: Truncation | None = None,
+        add_special_tokens: bool = False,
     ) -> PreparedPrompt:
         """Tokenise a plain prompt, or check one that is token ids already.
 
@@ -242,6 +243,7 @@ class AsyncLLM:
             media_io_kwargs: how videos are sampled.
             cache_salt: see ``EngineRequest``.
             truncation: how long it may be before its beginning is cut off.
+            add_special_tokens: put around a text what the tokenizer puts around one, such as a token to begin.
 
         Raises:
             UserError: if its placeholders and media do not match, or it is too long.
@@ -251,7 +253,10 @@ class AsyncLLM:
         specs = self._frontend.media_specs(media, mm_processor_kwargs, media_io_kwargs)
         items, fetched = await self._load(media, specs)
         placed = await self._place(
-            lambda: self._frontend.prepare_completion(prompt, items, cache_salt, truncation), items
+            lambda: self._frontend.prepare_completion(
+                prompt, items, cache_salt, truncation, add_special_tokens=add_special_tokens
+            ),
+            items,
         )
         return msgspec.structs.replace(placed, times=PrepareTimes(began, fetched, time.perf_counter()))
 

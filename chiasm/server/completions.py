@@ -89,7 +89,12 @@ async def _prepare(
     prepared: list[PreparedPrompt] = []
     try:
         for prompt in prompts:
-            ready = await engine.prepare_completion(prompt, cache_salt=cache_salt, truncation=truncation)
+            ready = await engine.prepare_completion(
+                prompt,
+                cache_salt=cache_salt,
+                truncation=truncation,
+                add_special_tokens=bool(request.add_special_tokens),
+            )
             prepared.append(ready)
             choices.shown.append(await ShownPrompt.of(ready, engine, is_echoed=bool(request.echo)))
         check_prompt_logprobs(sum(len(ready.token_ids) for ready in prepared), sampling.prompt_logprobs)

@@ -94,7 +94,12 @@ class Engine(Protocol):
         ...
 
     async def prepare_completion(
-        self, prompt: str | Sequence[int], *, cache_salt: str = "", truncation: Truncation | None = None
+        self,
+        prompt: str | Sequence[int],
+        *,
+        cache_salt: str = "",
+        truncation: Truncation | None = None,
+        add_special_tokens: bool = False,
     ) -> PreparedPrompt:
         """Tokenise a plain prompt, or check one that is token ids already."""
         ...

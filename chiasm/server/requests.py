@@ -341,12 +341,15 @@ class CompletionRequest(ChoicesRequest):
             are told, too.
         logprobs: how many of the likeliest tokens to tell at each token; left out, no log-probabilities.
         max_tokens: longest answer in tokens, 16 if left out; with ``echo`` it may be 0.
+        add_special_tokens: put around a text what the tokenizer puts around one, such as a token to begin; the
+            default is to take it as it is.
     """
 
     prompt: Any = Field(json_schema_extra=PROMPT_SCHEMA)
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     max_tokens: Annotated[int, Field(ge=0)] | None = None
+    add_special_tokens: bool | None = None
 
     def check(self) -> None:
         """See ``ModelRequest``."""

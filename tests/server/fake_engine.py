@@ -61,6 +61,7 @@ class FakeEngine:
         self.cause_of_death: str | None = None
         self.conversations: list[tuple[tuple[ChatMessage, ...], dict[str, Any]]] = []
         self.truncations: list[Truncation | None] = []
+        self.added_special: list[bool] = []
         self.prompts: list[str | list[int]] = []
         self.sampling: list[SamplingParams] = []
         self.request_ids: list[str] = []
@@ -92,9 +93,15 @@ class FakeEngine:
         return await self._prepare(text, len(text.split()), num_images, cache_salt)
 
     async def prepare_completion(
-        self, prompt: str | Sequence[int], *, cache_salt: str = "", truncation: Truncation | None = None
+        self,
+        prompt: str | Sequence[int],
+        *,
+        cache_salt: str = "",
+        truncation: Truncation | None = None,
+        add_special_tokens: bool = False,
     ) -> PreparedPrompt:
         self.truncations.append(truncation)
+        self.added_special.append(add_special_tokens)
         self.prompts.append(prompt if isinstance(prompt, str) else list(prompt))
         if isinstance(prompt, str):
             return await self._prepare(prompt, len(prompt.split()), 0, cache_salt)

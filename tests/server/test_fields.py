@@ -92,7 +92,6 @@ def test_prompts_are_cut_if_that_is_asked_for(
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"best_of": 2}, "best_of"),
         ({"suffix": "end"}, "suffix"),
-        ({"add_special_tokens": True}, "add_special_tokens"),
         ({"use_beam_search": True}, "use_beam_search"),
     ],
 )
@@ -103,6 +102,31 @@ def test_known_but_unserved_fields_are_refused_by_name(
         assert answer.status_code == 400
         assert answer.json()["error"]["param"] == param
         assert answer.json()["error"]["message"].startswith(f"{param} is not served by this version")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"prompt_logprobs": 0}, {"return_token_ids": True}, {"return_tokens_as_token_ids": True},
+     {"truncate_prompt_tokens": 5}],
+)  # fmt: skip
+def test_responses_tell_nothing_of_their_prompts(server: RunningServer, fields: dict[str, Any]) -> None:
+    answer = server.client.post("/v1/responses", json={"input": "Hi", **fields})
+    assert (answer.status_code, [answer.json()["error"]["param"]]) == (400, list(fields))
+
+
+def test_responses_take_limits_on_tokens(server: RunningServer, engine: FakeEngine) -> None:
+    fields = {"logit_bias": {"5": 1}, "allowed_token_ids": [5], "bad_words": ["x"]}
+    assert server.client.post("/v1/responses", json={"input": "Hi", **fields}).status_code == 200
+    own = engine.sampling[0]
+    assert (own.logit_bias, own.allowed_token_ids, own.bad_words) == ({5: 1.0}, (5,), ("x",))
+
+
+def test_special_tokens_are_put_around_plain_prompts_only(server: RunningServer, engine: FakeEngine) -> None:
+    assert server.complete(add_special_tokens=True).status_code == 200
+    assert server.complete(add_special_tokens=False).status_code == 200
+    assert engine.added_special == [True, False]
+    assert server.chat(add_special_tokens=False).status_code == 200
+    assert server.chat(add_special_tokens=True).json()["error"]["param"] == "add_special_tokens"
 
 
 def test_a_template_of_a_request_is_refused_unless_trusted(server: RunningServer, engine: FakeEngine) -> None:

@@ -178,6 +178,8 @@ class Frontend:
         items: Sequence[ProcessedItem] = (),
         cache_salt: str = "",
         truncation: Truncation | None = None,
+        *,
+        add_special_tokens: bool = False,
     ) -> PreparedPrompt:
         """Take a prompt as it is; with media it holds one placeholder for each.
 
@@ -186,13 +188,17 @@ class Frontend:
         """
         text = prompt if isinstance(prompt, str) else None
         self._check_num_chars(len(text or ""), "prompt")
-        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        if isinstance(prompt, str):
+            token_ids = self.tokenizer.encode(prompt, adds_special=add_special_tokens)
+        else:
+            token_ids = list(prompt)
         check_token_ids("prompt", token_ids, self.facts.input_size)
         if not items:
             self._prompts.refuse_media_tokens(token_ids, "prompt")
         expanded = self._prompts.expand(token_ids, items, "prompt")
         fitting = self._fitting(expanded, truncation, "prompt")
-        text = text if fitting is expanded else None
+        if fitting is not expanded or add_special_tokens:
+            text = None  # it is no longer what the model reads
         return PreparedPrompt(text, fitting.token_ids, fitting.items, cache_salt, tuple(items))
 
     def banned_sequences(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:

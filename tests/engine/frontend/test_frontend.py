@@ -10,12 +10,12 @@ import pytest
 from chiasm.config.engine import EngineConfig, MediaConfig
 from chiasm.engine.frontend.frontend import Frontend, TextFiles
 from chiasm.engine.frontend.messages import parse_messages
-from chiasm.engine.frontend.tokenizer import Tokenizer
+from chiasm.engine.frontend.tokenizer import Tokenizer, load_tokenizer
 from chiasm.schema.chat import FITTING, PreparedPrompt, Truncation
 from chiasm.schema.media import ProcessedItem
 from chiasm.schema.sampling import SamplingParams
 from chiasm.schema.wire import Ready
-from tests.checkpoints.common import write_json
+from tests.checkpoints.common import edit_json, write_json
 from tests.engine.frontend.support import IMAGE, make_facts, make_item, refused, text, token_id, user
 
 MAX_MODEL_LEN = 64
@@ -226,6 +226,30 @@ def test_a_prompt_that_is_cut_is_no_longer_its_text(frontend: Frontend, tokenize
     assert frontend.prepare_completion("Hi", truncation=Truncation(5)).text == "Hi"
     whole = prepare(frontend, [user("a " * 60)], truncation=Truncation(FITTING, 10))
     assert len(whole.token_ids) == MAX_MODEL_LEN - 10
+
+
+def test_special_tokens_are_put_around_a_plain_prompt_if_that_is_asked_for(text_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(text_folder, tmp_path / "model")
+
+    def begin(raw: dict[str, Any]) -> None:
+        first = {"SpecialToken": {"id": "<|im_start|>", "type_id": 0}}
+        begins = {"<|im_start|>": {"id": "<|im_start|>", "ids": [own], "tokens": ["<|im_start|>"]}}
+        single = [first, {"Sequence": {"id": "A", "type_id": 0}}]
+        pair = [*single, {"Sequence": {"id": "B", "type_id": 1}}]
+        raw["post_processor"] = {
+            "type": "TemplateProcessing",
+            "single": single,
+            "pair": pair,
+            "special_tokens": begins,
+        }
+
+    own = token_id(load_tokenizer(text_folder), "<|im_start|>")
+    edit_json(tmp_path / "model" / "tokenizer.json", begin)
+    tokenizer = load_tokenizer(tmp_path / "model")
+    frontend = make_frontend(tmp_path / "model", tokenizer)
+    plain, special = (frontend.prepare_completion("Hi", add_special_tokens=adds) for adds in (False, True))
+    assert special.token_ids == (own, *plain.token_ids)
+    assert (plain.text, special.text) == ("Hi", None)
 
 
 # --- bad words
