@@ -202,11 +202,11 @@ class AsyncLLM:
         Raises:
             UserError: for whatever of it can't be done, naming the field.
         """
-        began = time.perf_counter()
-        parts = self._frontend.media_parts(messages)
-        specs = self._frontend.media_specs(parts, mm_processor_kwargs, media_io_kwargs)
+        began, frontend = time.perf_counter(), self._frontend
+        parts = frontend.media_parts(messages)
+        specs = frontend.media_specs(parts, mm_processor_kwargs, media_io_kwargs)
         # Before anything is fetched: a conversation that the template refuses should cost nothing.
-        conversation = self._frontend.seal_chat(
+        conversation = frontend.seal_chat(
             messages,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
@@ -214,13 +214,11 @@ class AsyncLLM:
             tools=tools,
         )
         if chat_template is None:
-            rendered = self._frontend.render_chat(conversation)
+            rendered = frontend.render_chat(conversation)
         else:
             rendered = await self._templates.render(chat_template, conversation)
         items, fetched = await self._load(parts, specs)
-        prompt = await self._place(
-            lambda: self._frontend.prepare_chat(rendered, items, cache_salt, truncation), items
-        )
+        prompt = await self._place(lambda: frontend.prepare_chat(rendered, items, cache_salt, truncation), items)
         return msgspec.structs.replace(prompt, times=PrepareTimes(began, fetched, time.perf_counter()))
 
     async def prepare_completion(
