@@ -145,7 +145,7 @@ class AsyncLLM:
         """The tokenizer's class, its special tokens by their names, and the chat template."""
         return self._frontend.tokenizer_info
 
-    async def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a plain prompt, which may be longer than the context.
 
         Raises:
@@ -230,7 +230,7 @@ class AsyncLLM:
         media_io_kwargs: Mapping[str, Any] = {},
         cache_salt: str = "",
         truncation: Truncation | None = None,
-        add_special_tokens: bool = False,
+        add_special_tokens: bool = True,
     ) -> PreparedPrompt:
         """Tokenise a plain prompt, or check one that is token ids already.
 

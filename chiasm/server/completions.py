@@ -93,7 +93,7 @@ async def _prepare(
                 prompt,
                 cache_salt=cache_salt,
                 truncation=truncation,
-                add_special_tokens=bool(request.add_special_tokens),
+                add_special_tokens=request.add_special_tokens is not False,
             )
             prepared.append(ready)
             choices.shown.append(await ShownPrompt.of(ready, engine, is_echoed=bool(request.echo)))

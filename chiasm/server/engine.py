@@ -81,7 +81,7 @@ class Engine(Protocol):
         """The tokenizer's class, its special tokens by their names, and the chat template."""
         ...
 
-    async def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a plain prompt, however long it is within reason."""
         ...
 
@@ -99,7 +99,7 @@ class Engine(Protocol):
         *,
         cache_salt: str = "",
         truncation: Truncation | None = None,
-        add_special_tokens: bool = False,
+        add_special_tokens: bool = True,
     ) -> PreparedPrompt:
         """Tokenise a plain prompt, or check one that is token ids already."""
         ...

@@ -237,7 +237,7 @@ class TokenizeTextRequest(ModelRequest):
 
     Attributes:
         prompt: a text, in which special tokens are special; it may be longer than the context.
-        add_special_tokens: put around it what the tokenizer puts around a text; the default is not to.
+        add_special_tokens: put around it what the tokenizer puts around a text, which is the default.
         return_token_strs: tell each token as the vocabulary writes it.
     """
 
@@ -341,8 +341,8 @@ class CompletionRequest(ChoicesRequest):
             are told, too.
         logprobs: how many of the likeliest tokens to tell at each token; left out, no log-probabilities.
         max_tokens: longest answer in tokens, 16 if left out; with ``echo`` it may be 0.
-        add_special_tokens: put around a text what the tokenizer puts around one, such as a token to begin; the
-            default is to take it as it is.
+        add_special_tokens: put around a text what the tokenizer puts around one, such as a token to begin, which is
+            the default; not a second time where the text begins with it.
     """
 
     prompt: Any = Field(json_schema_extra=PROMPT_SCHEMA)

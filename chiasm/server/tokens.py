@@ -61,7 +61,7 @@ async def _conversation(state: ServerState, question: Question, with_strings: bo
 
 async def _prompt(state: ServerState, request: TokenizeTextRequest) -> Response:
     with state.admission.admit(1):
-        add_special_tokens = bool(request.add_special_tokens)
+        add_special_tokens = request.add_special_tokens is not False
         token_ids = await state.engine.tokenize(request.prompt, add_special_tokens=add_special_tokens)
     return _tokenized(state, token_ids, bool(request.return_token_strs))
 

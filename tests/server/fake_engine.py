@@ -98,7 +98,7 @@ class FakeEngine:
         *,
         cache_salt: str = "",
         truncation: Truncation | None = None,
-        add_special_tokens: bool = False,
+        add_special_tokens: bool = True,
     ) -> PreparedPrompt:
         self.truncations.append(truncation)
         self.added_special.append(add_special_tokens)
@@ -130,7 +130,7 @@ class FakeEngine:
     def tokenizer_info(self) -> dict[str, Any]:
         return {"tokenizer_class": "Fake", "eos_token": "<eos>", "chat_template": "{{ messages }}"}
 
-    async def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         if text == "too long":
             raise UserError("prompt has 9999 characters of text.", param="prompt")
         return [2] * add_special_tokens + [5] * len(text.split())

@@ -122,9 +122,9 @@ def test_responses_take_limits_on_tokens(server: RunningServer, engine: FakeEngi
 
 
 def test_special_tokens_are_put_around_plain_prompts_only(server: RunningServer, engine: FakeEngine) -> None:
-    assert server.complete(add_special_tokens=True).status_code == 200
-    assert server.complete(add_special_tokens=False).status_code == 200
-    assert engine.added_special == [True, False]
+    for fields in ({}, {"add_special_tokens": True}, {"add_special_tokens": False}):
+        assert server.complete(**fields).status_code == 200
+    assert engine.added_special == [True, True, False]
     assert server.chat(add_special_tokens=False).status_code == 200
     assert server.chat(add_special_tokens=True).json()["error"]["param"] == "add_special_tokens"
 

@@ -179,7 +179,7 @@ class Frontend:
         cache_salt: str = "",
         truncation: Truncation | None = None,
         *,
-        add_special_tokens: bool = False,
+        add_special_tokens: bool = True,
     ) -> PreparedPrompt:
         """Take a prompt as it is; with media it holds one placeholder for each.
 
@@ -190,6 +190,8 @@ class Frontend:
         self._check_num_chars(len(text or ""), "prompt")
         if isinstance(prompt, str):
             token_ids = self.tokenizer.encode(prompt, adds_special=add_special_tokens)
+            if add_special_tokens and self.tokenizer.has_own_tokens:
+                text = None  # it is not all that the model reads
         else:
             token_ids = list(prompt)
         check_token_ids("prompt", token_ids, self.facts.input_size)
@@ -197,8 +199,8 @@ class Frontend:
             self._prompts.refuse_media_tokens(token_ids, "prompt")
         expanded = self._prompts.expand(token_ids, items, "prompt")
         fitting = self._fitting(expanded, truncation, "prompt")
-        if fitting is not expanded or add_special_tokens:
-            text = None  # it is no longer what the model reads
+        if fitting is not expanded:
+            text = None
         return PreparedPrompt(text, fitting.token_ids, fitting.items, cache_salt, tuple(items))
 
     def banned_sequences(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:

@@ -34,6 +34,7 @@ class Tokenizer:
         added_tokens: the same by how they are written.
         special_ids: ids of tokens that are no text.
         special_texts: the same tokens as they are written in a prompt.
+        has_own_tokens: whether some are put around a text.
     """
 
     def __init__(self, fast: FastTokenizer) -> None:
@@ -49,18 +50,22 @@ class Tokenizer:
         self.special_ids = frozenset(special)
         self.special_texts = tuple(special.values())
         self.token_text = lru_cache(maxsize=4096)(self._token_text)
+        self.has_own_tokens = bool(self._encode("", is_literal=False, adds_special=True))
 
     def encode(self, text: str, *, adds_special: bool = False) -> list[int]:
         """Token ids of a text in which special tokens mean themselves.
 
         Args:
             text: to encode.
-            adds_special: whether to put around it what the tokenizer puts around a text, such as a token to begin.
+            adds_special: whether to put around it what the tokenizer puts around a text, such as a token to begin;
+                not a second time where the text begins with it already.
 
         Raises:
             UserError: if the text is not valid Unicode.
         """
-        return self._encode(text, is_literal=False, adds_special=adds_special)
+        token_ids = self._encode(text, is_literal=False, adds_special=adds_special)
+        begins_twice = adds_special and len(token_ids) > 1 and token_ids[0] == token_ids[1]
+        return token_ids[1:] if begins_twice and token_ids[0] in self.special_ids else token_ids
 
     def encode_literal(self, text: str) -> list[int]:
         """Token ids of a text in which nothing is special: ``<|im_end|>`` is just its characters.
