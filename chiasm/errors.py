@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable
-from typing import NoReturn
+from typing import Literal, NoReturn
+
+Shortage = Literal["queue", "bodies", "pixels", "watchers"]
 
 
 class UserError(ValueError):
@@ -29,12 +31,19 @@ class EngineDeadError(RuntimeError):
 
 
 class OverloadedError(RuntimeError):
-    """The engine takes no more work now; the client may try again after ``retry_after`` seconds."""
+    """The engine takes no more work now; the client may try again after ``retry_after`` seconds.
 
-    def __init__(self, message: str, *, retry_after: int = 1) -> None:
+    Attributes:
+        message: one sentence for the user.
+        retry_after: seconds until it is worth another try.
+        reason: what there is no room for; a label of the metric that counts refusals.
+    """
+
+    def __init__(self, message: str, *, retry_after: int = 1, reason: Shortage = "queue") -> None:
         super().__init__(message)
         self.message = message
         self.retry_after = retry_after
+        self.reason: Shortage = reason
 
 
 def refuse(param: str, value: object, limit: str, *, status: int = 400) -> NoReturn:

@@ -17,18 +17,19 @@ def use_config_file(context: typer.Context, path: Path | None) -> None:
     """Take the defaults of the command's options from a file. A callback of ``--config``, which is read first."""
     if path is None or context.resilient_parsing:
         return
-    repeatable = {
-        parameter.name: parameter.multiple for parameter in context.command.params if parameter.name != "config"
-    }
-    context.default_map = read_config_file(path, repeatable)
+    parameters = [parameter for parameter in context.command.params if parameter.name != "config"]
+    repeatable = {parameter.name: parameter.multiple for parameter in parameters}
+    aliases = {_underscored(name): parameter.name for parameter in parameters for name in parameter.opts}
+    context.default_map = read_config_file(path, repeatable, aliases)
 
 
-def read_config_file(path: Path, repeatable: dict[str, bool]) -> dict[str, Any]:
+def read_config_file(path: Path, repeatable: dict[str, bool], aliases: dict[str, str]) -> dict[str, Any]:
     """The options in a file, by parameter.
 
     Args:
         path: of a YAML mapping; its keys are names of options, with ``-`` or ``_``.
         repeatable: the parameters there are, and whether each may be given several times.
+        aliases: further names of parameters.
 
     Raises:
         UserError: if it can't be read, or has an unknown key.
@@ -41,13 +42,18 @@ def read_config_file(path: Path, repeatable: dict[str, bool]) -> dict[str, Any]:
         raise UserError(f"config file {path} must be a mapping of option names to values.", param="config")
     options = {}
     for key, value in content.items():
-        name = str(key).replace("-", "_")
+        name = _underscored(str(key))
+        name = aliases.get(name, name)
         if name not in repeatable:
             raise UserError(
                 f"config file {path} has an unknown key {key!r}{_hint(name, repeatable)}.", param="config"
             )
         options[name] = _as_argument(value, repeatable=repeatable[name])
     return options
+
+
+def _underscored(name: str) -> str:
+    return name.lstrip("-").replace("-", "_")
 
 
 def _as_argument(value: object, *, repeatable: bool) -> object:

@@ -132,8 +132,17 @@ class ServerOptions:
         None, "Key that requests must bring; repeatable.", metavar="KEY", envvar="CHIASM_API_KEY"
     )
     shutdown_timeout: float = option(_S.shutdown_timeout, "Seconds that running requests get after SIGTERM.")
-    max_num_queued_reqs: int | None = option(None, "Most answers under way; further requests get a 503.")
+    max_queue: int = option(
+        _S.max_queue,
+        "Most answers under way or waiting; further requests get a 503.",
+        "--max-queue",
+        "--max-num-queued-reqs",
+    )
     max_body_bytes: int = option(_S.max_body_bytes, "Largest body of a request.")
+    max_body_bytes_in_flight: int = option(
+        _S.max_body_bytes_in_flight, "Bodies of all unanswered requests together; further requests get a 503."
+    )
+    request_timeout: float | None = option(None, "Seconds for a whole request; none by default.")
     access_log: bool = option(_S.access_log, "Log a line per request.")
     enable_auto_tool_choice: bool = option(
         _S.enable_auto_tool_choice, "Let the model decide whether it calls tools; needs --tool-call-parser."

@@ -22,8 +22,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         port: port to listen on; 0 takes any free one.
         api_keys: a request must bring one of these; empty lets everybody in.
         shutdown_timeout: seconds that running requests get to finish after SIGTERM.
-        max_num_queued_reqs: most answers being made or waited for at a time; None sets no limit.
+        max_queue: most answers being made or waited for at a time; each prompt of a list counts, and each of ``n``.
         max_body_bytes: largest body of a request.
+        max_body_bytes_in_flight: most bytes of bodies of all requests that are not answered yet.
+        request_timeout: seconds for a whole request, its body, media, waiting and answer; None sets no limit.
         access_log: log a line per request.
         enable_auto_tool_choice: let the model decide whether it calls tools.
         tool_call_parser: how it writes calls; needed for that.
@@ -43,8 +45,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8000
     api_keys: tuple[str, ...] = ()
     shutdown_timeout: float = 5.0
-    max_num_queued_reqs: int | None = None
+    max_queue: int = 4096
     max_body_bytes: int = 64 * 2**20
+    max_body_bytes_in_flight: int = 2 * 2**30
+    request_timeout: float | None = None
     access_log: bool = False
     enable_auto_tool_choice: bool = False
     tool_call_parser: ToolCallParser | None = None
@@ -62,14 +66,16 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
             refuse("port", self.port, "in [0, 65535]")
         if not 0 <= self.shutdown_timeout < float("inf"):
             refuse("shutdown_timeout", self.shutdown_timeout, "a finite number of seconds, at least 0")
-        if self.max_num_queued_reqs is not None and self.max_num_queued_reqs < 1:
-            refuse("max_num_queued_reqs", self.max_num_queued_reqs, "at least 1")
-        if self.max_body_bytes < 1:
-            refuse("max_body_bytes", self.max_body_bytes, "at least 1")
+        for name in ("max_queue", "max_body_bytes", "max_stored_response_bytes"):
+            if getattr(self, name) < 1:
+                refuse(name, getattr(self, name), "at least 1")
+        if self.max_body_bytes_in_flight < self.max_body_bytes:
+            limit = f"at least max_body_bytes ({self.max_body_bytes})"
+            refuse("max_body_bytes_in_flight", self.max_body_bytes_in_flight, limit)
+        if self.request_timeout is not None and not 0 < self.request_timeout < float("inf"):
+            refuse("request_timeout", self.request_timeout, "a finite number of seconds above 0")
         if self.max_stored_responses < 0:
             refuse("max_stored_responses", self.max_stored_responses, "at least 0")
-        if self.max_stored_response_bytes < 1:
-            refuse("max_stored_response_bytes", self.max_stored_response_bytes, "at least 1")
         if not 0 < self.stored_response_seconds < float("inf"):
             refuse("stored_response_seconds", self.stored_response_seconds, "a finite number of seconds above 0")
         if self.enable_auto_tool_choice and self.tool_call_parser is None:

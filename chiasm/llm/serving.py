@@ -171,11 +171,17 @@ class AsyncLLM:
         return self._client.death is None
 
     @property
+    def is_stuck(self) -> bool:
+        """Whether it has shown no sign of life for much longer than it ever took, though it hasn't ended."""
+        return self._client.is_stuck
+
+    @property
     def stats(self) -> EngineStats:
         """The core's latest gauges and totals, and those of the media that are kept here."""
         loader = self._processes.loader
         return msgspec.structs.replace(
             self._client.stats,
+            pixel_bytes=self._gauge.num_reserved,
             processor_queries=loader.num_cache_queries,
             processor_hits=loader.num_cache_hits,
         )

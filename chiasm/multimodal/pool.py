@@ -149,7 +149,7 @@ def _item_of(reply: Reply, path: str) -> ProcessedItem:
         case Refused(message, param, status):
             raise UserError(message, param=param, status=status)
         case Full(message):
-            raise OverloadedError(message)
+            raise OverloadedError(message, reason="pixels")
         case Failed(error):
             raise RuntimeError(f"preprocessing failed: {error}")
 

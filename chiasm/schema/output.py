@@ -64,7 +64,7 @@ class SequenceDelta(msgspec.Struct, frozen=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True):
-    """Gauges and running totals of the core, after a step; those of the processor cache are the frontend's.
+    """Gauges and running totals of the core, after a step; of pixels and the processor cache they are the frontend's.
 
     Attributes:
         num_running: sequences with cache blocks.
@@ -73,6 +73,7 @@ class EngineStats(msgspec.Struct, frozen=True):
         kv_blocks_used: blocks that a live sequence holds.
         encoder_bytes: bytes of features that the encoder cache can hold on a rank.
         encoder_bytes_used: of these, held for live sequences.
+        pixel_bytes: of pixels that live requests hold or have room for.
         num_preemptions: so far.
         prefix_queries: prompt tokens looked up in the prefix cache so far.
         prefix_hits: of these, found.
@@ -97,6 +98,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     kv_blocks_used: int = 0
     encoder_bytes: int = 0
     encoder_bytes_used: int = 0
+    pixel_bytes: int = 0
     num_preemptions: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0

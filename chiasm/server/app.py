@@ -8,6 +8,7 @@ from starlette.types import ASGIApp
 from chiasm.server.chat import chat_router
 from chiasm.server.completions import completion_router
 from chiasm.server.errors import add_error_handlers
+from chiasm.server.gate import Gate
 from chiasm.server.info import info_router
 from chiasm.server.middleware import OPEN_PATHS, ApiKeys, RequestIds
 from chiasm.server.page import PAGE_PATHS, page_router
@@ -34,7 +35,7 @@ def create_app(state: ServerState) -> ASGIApp:
         api.include_router(page_router())
         api.include_router(ranks_router(state))
     add_error_handlers(api)
-    app: ASGIApp = api
+    app: ASGIApp = Gate(api, state)
     if state.config.api_keys:
         app = ApiKeys(app, state.config.api_keys, OPEN_PATHS | PAGE_PATHS if state.config.ui else OPEN_PATHS)
     if state.tracing is not None:

@@ -55,6 +55,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def is_stuck(self) -> bool:
+        """Whether it has shown no sign of life for much longer than it ever took, though it hasn't ended."""
+        ...
+
+    @property
     def stats(self) -> EngineStats:
         """Its latest gauges and totals."""
         ...

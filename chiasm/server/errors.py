@@ -13,6 +13,7 @@ from starlette.responses import Response
 from chiasm.errors import EngineDeadError, OverloadedError, UserError
 
 _MAX_MESSAGE = 2000  # characters; an answer to a bad request stays small however big the request was
+_LEAVE_BODY = (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT)  # its rest may never come
 _TYPES = {400: "BadRequestError", 404: "NotFoundError", 422: "UnprocessableEntityError", 500: "InternalServerError"}
 
 
@@ -24,9 +25,19 @@ class StoppingError(Exception):
     """The server shuts down and has stopped waiting for this request."""
 
 
-# The client is still sending: the rest of its body would be read only to be dropped.
-_UNREAD = (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT)
-_EXPECTED = (UserError, OverloadedError, StoppingError, EngineDeadError, HTTPException)
+class RequestTimeoutError(Exception):
+    """A request has taken longer than the server lets any take.
+
+    Attributes:
+        seconds: that it had.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+
+_EXPECTED = (UserError, OverloadedError, StoppingError, RequestTimeoutError, EngineDeadError, HTTPException)
 
 
 class ErrorInfo(msgspec.Struct, frozen=True):
@@ -61,6 +72,9 @@ def describe(error: BaseException) -> ErrorInfo:
             return ErrorInfo(error.message[:_MAX_MESSAGE], _phrase(503), None, 503)
         case StoppingError():
             return ErrorInfo("The server is shutting down.", _phrase(503), None, 503)
+        case RequestTimeoutError():
+            message = f"The request took longer than {error.seconds:g} s, the limit of this server (request_timeout)."
+            return ErrorInfo(message, _phrase(504), None, 504)
         case EngineDeadError():
             return ErrorInfo("The engine has stopped; this server is going down.", _TYPES[500], None, 500)
         case HTTPException():
@@ -88,13 +102,28 @@ def add_error_handlers(app: FastAPI) -> None:
         app.add_exception_handler(kind, _answer_nobody)
 
 
-async def _answer_error(_request: Request, error: Exception) -> Response:
+def error_answer(error: Exception, *, closes: bool = False) -> Response:
+    """The response for an exception.
+
+    Args:
+        error: what went wrong.
+        closes: whether the connection ends with it, or the rest of a body would still be read, only to be dropped.
+    """
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-    if isinstance(error, UserError) and error.status in _UNREAD:
+    if closes or (isinstance(error, UserError) and error.status in _LEAVE_BODY):
         headers["connection"] = "close"
-    if isinstance(error, OverloadedError):
-        headers["retry-after"] = str(error.retry_after)
+    match error:
+        case OverloadedError():
+            headers["retry-after"] = str(error.retry_after)
+        case StoppingError():
+            headers |= {"retry-after": "1", "connection": "close"}
+        case RequestTimeoutError():
+            headers["x-should-retry"] = "false"  # or OpenAI's client asks the same twice more
     return error_response(describe(error), headers)
+
+
+async def _answer_error(_request: Request, error: Exception) -> Response:
+    return error_answer(error)
 
 
 async def _answer_nobody(_request: Request, _error: Exception) -> Response:

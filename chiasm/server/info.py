@@ -30,10 +30,14 @@ def info_router(state: ServerState) -> APIRouter:
             raise UserError(f"The model {shorten(name)} does not exist.", param="model", status=404)
         return json_response(_card(state, name))
 
-    @router.get("/health", response_class=Response, responses={503: {"description": "The engine is dead."}})
+    @router.get("/health", response_class=Response, responses={503: {"description": "No request is taken."}})
     async def health() -> Response:
-        """200 with an empty body, or 503 when the engine is dead: some clients insist on the empty body."""
-        return Response(status_code=200 if state.engine.is_alive else 503)
+        """200 with an empty body, on which some clients insist; 503 when the engine is dead or stuck, or when the
+        server is shutting down.
+        """
+        engine = state.engine
+        is_well = engine.is_alive and not engine.is_stuck and not state.draining.is_set()
+        return Response(status_code=200 if is_well else 503)
 
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Never, TypeVar
+from typing import Any, NamedTuple, Never, TypeVar
 
 from starlette.types import Receive
 
-from chiasm.server.errors import ClientGoneError, StoppingError
+from chiasm.server.errors import ClientGoneError, RequestTimeoutError, StoppingError
 
 T = TypeVar("T")
 
@@ -51,3 +51,29 @@ async def stop_asked(stopping: asyncio.Event) -> Never:
     """
     await stopping.wait()
     raise StoppingError
+
+
+class Deadline(NamedTuple):
+    """When a request must be done.
+
+    Attributes:
+        at: then, by the loop's clock.
+        seconds: that it has from its arrival on.
+    """
+
+    at: float
+    seconds: float
+
+
+async def time_up(deadline: Deadline | None) -> Never:
+    """Raise when a request has had its time; None is never.
+
+    Raises:
+        RequestTimeoutError: then.
+    """
+    if deadline is None:
+        await asyncio.Event().wait()
+    else:
+        await asyncio.sleep(deadline.at - asyncio.get_running_loop().time())
+        raise RequestTimeoutError(deadline.seconds)
+    raise AssertionError("unreachable")

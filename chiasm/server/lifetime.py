@@ -16,6 +16,7 @@ from chiasm.server.state import ServerState
 
 _DEATH_GRACE = 1.0  # seconds in which requests of a dead engine get their errors
 _ABORT_GRACE = 2.0  # seconds in which aborted requests get theirs
+_CLOSE_GRACE = 1.0  # seconds in which connections are closed
 
 _logger = get_logger(__name__)
 
@@ -71,11 +72,13 @@ class Lifetime:
             StoppingError: when all patience is used up.
         """
         patience = await self._wait_for_reason()
-        self._server.should_exit = True
+        # It goes on listening meanwhile: who asks after its health, or for an answer, shall hear that it is leaving.
         self._state.draining.set()
-        await self._wait_unless_insisted(patience)
+        await self._wait_until_idle(patience)
         self._state.stopping.set()
-        await self._wait_unless_insisted(_ABORT_GRACE)
+        self._server.should_exit = True
+        await self._wait_until_idle(_ABORT_GRACE)
+        await self._wait_unless_insisted(_CLOSE_GRACE)
         raise StoppingError
 
     async def _wait_for_reason(self) -> float:
@@ -93,6 +96,16 @@ class Lifetime:
         self.exit_status = 1
         _logger.error("The engine has died: %s", dead.result())
         return _DEATH_GRACE
+
+    async def _wait_until_idle(self, seconds: float) -> None:
+        """Wait for running requests to end, for so long, or until somebody insists."""
+        idle = asyncio.ensure_future(self._state.admission.wait_idle())
+        insisted = asyncio.ensure_future(self._signals.second.wait())
+        try:
+            await asyncio.wait([idle, insisted], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            idle.cancel()
+            insisted.cancel()
 
     async def _wait_unless_insisted(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -7,14 +7,16 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from chiasm.errors import OverloadedError, Shortage
 from chiasm.schema.chat import PreparedPrompt, PrepareTimes
 from chiasm.schema.output import EngineStats, RequestOutput, RequestTimes
+from chiasm.server.admission import Admission
 from chiasm.server.engine import Engine
 
 # From a small model on a GPU to a large one on a laptop.
@@ -30,7 +32,7 @@ class ServerMetrics:
         registry: all of them, for the exposition.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, admission: Admission) -> None:
         self.registry = CollectorRegistry()
         self.time_to_first_token = self._histogram(
             "time_to_first_token_seconds", "From the request's arrival to its first token.", _STAGE_BUCKETS
@@ -63,9 +65,17 @@ class ServerMetrics:
         self.image_tokens = self._counter("prompt_image_tokens", "Prompt tokens that stand for images.")
         self.video_tokens = self._counter("prompt_video_tokens", "Prompt tokens that stand for videos.")
         self.generation_tokens = self._counter("generation_tokens", "Generated tokens.")
-        self.admission_rejections = self._counter("admission_rejections", "Requests refused because of load.")
-        self.registry.register(_EngineCollector(engine))
+        self._rejections = Counter(
+            "chiasm:admission_rejections", "Requests refused because of load.", ["reason"], registry=self.registry
+        )
+        for reason in get_args(Shortage):
+            self._rejections.labels(reason)
+        self.registry.register(_LiveCollector(engine, admission))
         ProcessCollector(registry=self.registry)
+
+    def count_rejection(self, error: OverloadedError) -> None:
+        """A request was refused because of load."""
+        self._rejections.labels(error.reason).inc()
 
     def observe_start(self, times: RequestTimes) -> None:
         """The engine has the first token of a prompt."""
@@ -194,14 +204,20 @@ class RequestWatch:
                 metrics.request_success.labels(answer.finish_reason).inc()
 
 
-class _EngineCollector(Collector):
-    """Reads the engine's latest statistics when somebody scrapes, so that no number is kept twice."""
+class _LiveCollector(Collector):
+    """Reads the latest statistics when somebody scrapes, so that no number is kept twice."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, admission: Admission) -> None:
         self._engine = engine
+        self._admission = admission
 
     def collect(self) -> Iterator[Metric]:
-        stats = self._engine.stats
+        stats, admission = self._engine.stats, self._admission
+        yield GaugeMetricFamily(
+            "chiasm:answers_in_flight", "Answers being made or waited for.", admission.num_answers
+        )
+        text = "Bytes of the bodies of requests that are not answered yet."
+        yield GaugeMetricFamily("chiasm:body_bytes_in_flight", text, admission.num_body_bytes)
         yield from _gauges(stats)
         yield from _counters(stats)
         yield _by_rank("encoder_seconds", "Time in the vision encoder.", stats.encoder_seconds)
@@ -234,6 +250,7 @@ def _gauges(stats: EngineStats) -> Iterator[Metric]:
         ("num_requests_waiting", "Sequences that wait for cache blocks.", stats.num_waiting),
         ("kv_cache_usage_perc", "Share of the KV cache in use, 1 is full.", kv_usage),
         ("encoder_cache_usage_perc", "Share of the encoder cache held by live sequences, 1 is full.", encoder_usage),
+        ("pixel_bytes_in_flight", "Bytes of pixels held or reserved for unfinished requests.", stats.pixel_bytes),
     ):
         yield GaugeMetricFamily(f"chiasm:{name}", text, value)
 

@@ -117,7 +117,7 @@ def ranks_router(state: ServerState) -> APIRouter:
     async def watch_ranks() -> Response:
         """Events until the client leaves or the server is asked to stop."""
         if num_watchers >= _MAX_WATCHERS:
-            raise OverloadedError(f"At most {_MAX_WATCHERS} watch the ranks at a time.")
+            raise OverloadedError(f"At most {_MAX_WATCHERS} watch the ranks at a time.", reason="watchers")
         stream = events()
         return EventStream(await anext(stream), stream, state.draining)
 

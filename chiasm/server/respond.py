@@ -13,7 +13,7 @@ from chiasm.errors import OverloadedError
 from chiasm.server.answers import Collected, collect
 from chiasm.server.bodies import json_response
 from chiasm.server.generation import Outputs
-from chiasm.server.interrupts import client_gone, run_unless, stop_asked
+from chiasm.server.interrupts import client_gone, run_unless, stop_asked, time_up
 from chiasm.server.sse import CHUNKS, EventStream, StreamForm
 from chiasm.server.state import ServerState
 
@@ -26,11 +26,13 @@ async def respond(state: ServerState, http: Request, work: Coroutine[Any, Any, R
     Raises:
         ClientGoneError: the client left.
         StoppingError: the server stopped waiting.
+        RequestTimeoutError: it took too long.
     """
+    time_is_up = time_up(http.scope["state"].get("deadline"))
     try:
-        return await run_unless(work, client_gone(http.receive), stop_asked(state.stopping))
-    except OverloadedError:
-        state.metrics.admission_rejections.inc()
+        return await run_unless(work, client_gone(http.receive), stop_asked(state.stopping), time_is_up)
+    except OverloadedError as error:
+        state.metrics.count_rejection(error)
         raise
 
 

@@ -124,7 +124,7 @@ async def _serve(config: ServerConfig, sock: socket.socket, start_engine: StartE
         try:
             return await _serve_engine(config, sock, engine, signals, around)
         finally:
-            await _shut_down(engine)
+            await _shut_down(engine, signals)
             if around.tracing is not None:
                 await asyncio.to_thread(around.tracing.close)
 
@@ -136,8 +136,8 @@ async def _serve_engine(
         for line in (*engine.summary, *_address_and_command(sock, around.example, has_keys=bool(config.api_keys))):
             around.announce(line)
 
-    admission = Admission(config.max_num_queued_reqs)
-    state = ServerState(engine, config, ServerMetrics(engine), admission, around.tracing)
+    admission = Admission(config.max_queue, config.max_body_bytes_in_flight)
+    state = ServerState(engine, config, ServerMetrics(engine, admission), admission, around.tracing)
     server = make_server(state, announce_all)
     lifetime = Lifetime(server, state, signals)
     try:
@@ -149,10 +149,13 @@ async def _serve_engine(
     return lifetime.exit_status
 
 
-async def _shut_down(engine: Engine) -> None:
+async def _shut_down(engine: Engine, signals: Signals) -> None:
+    """Stop the engine; its processes go by themselves when this one does, so somebody who insists need not wait."""
     try:
         async with asyncio.timeout(_ENGINE_SHUTDOWN_TIMEOUT):
-            await engine.shutdown()
+            await run_unless(engine.shutdown(), stop_asked(signals.second))
+    except StoppingError:
+        _logger.warning("Stopped without waiting for the engine.")
     except TimeoutError:
         _logger.warning("The engine did not stop within %g s.", _ENGINE_SHUTDOWN_TIMEOUT)
 

@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from chiasm.logs import get_logger
 from chiasm.server.errors import ClientGoneError, ErrorBody, ErrorInfo, describe, is_bug
-from chiasm.server.interrupts import client_gone, run_unless, stop_asked
+from chiasm.server.interrupts import client_gone, run_unless, stop_asked, time_up
 
 _logger = get_logger(__name__)
 _encode = msgspec.json.Encoder().encode
@@ -65,8 +65,11 @@ class EventStream(Response):
         """Send everything."""
         async with aclosing(self._rest):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            time_is_up = time_up(scope["state"].get("deadline"))
             try:
-                await run_unless(self._send_events(send), client_gone(receive), stop_asked(self._stopping))
+                await run_unless(
+                    self._send_events(send), client_gone(receive), stop_asked(self._stopping), time_is_up
+                )
             except ClientGoneError:
                 return
             except Exception as error:

@@ -83,6 +83,17 @@ def test_a_file_sets_defaults_and_the_command_line_wins(serve: Callable[[str], S
     assert serve(f"--enable-prefix-caching --config {file}")[0].enable_prefix_caching is True
 
 
+def test_the_queue_has_a_second_name(serve: Callable[[str], Served], tmp_path: Path) -> None:
+    """The one that vLLM's users know, wherever options are given."""
+    assert serve("")[2].max_queue == 4096
+    for name in ("max-queue", "max-num-queued-reqs"):
+        assert serve(f"--{name} 7")[2].max_queue == 7
+        file = tmp_path / "chiasm.yaml"
+        file.write_text(f"{name}: 8\n")
+        assert serve(f"--config {file}")[2].max_queue == 8
+        assert serve(f"--config {file} --max_queue 9")[2].max_queue == 9
+
+
 def test_a_file_can_name_the_model(serve: Callable[[str], Served], checkpoint: str, tmp_path: Path) -> None:
     serve("")  # the model on the command line, to have the stand-in there
     file = tmp_path / "chiasm.yaml"

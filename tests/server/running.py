@@ -50,8 +50,8 @@ class RunningServer:
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
-        metrics = ServerMetrics(self.engine)
-        admission = Admission(self.config.max_num_queued_reqs)
+        admission = Admission(self.config.max_queue, self.config.max_body_bytes_in_flight)
+        metrics = ServerMetrics(self.engine, admission)
         self.state = ServerState(self.engine, self.config, metrics, admission, self._tracing)
         self.server = make_server(self.state, self._started.set)
         await self.server.serve([self._sock])

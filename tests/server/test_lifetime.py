@@ -73,14 +73,17 @@ def test_a_signal_lets_running_requests_finish(number: signal.Signals) -> None:
         process.tell("wait 2")
         process.child.send_signal(number)
         time.sleep(0.3)
-        with pytest.raises(httpx2.ConnectError):  # nothing new is accepted
-            ask(url)
+        refused = ask(url)  # nothing new is taken
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert httpx2.get(f"{url}/health", trust_env=False).status_code == 503
         process.tell("hold 99")
         whole, streamed = (answer.result() for answer in answers)
         assert whole.json()["choices"][0]["message"]["content"] == "Hello big world!"
         assert events_of(streamed.text)[-1]["choices"][0]["finish_reason"] == "stop"
         assert process.line("engine stopped") == "engine stopped 1 times"
         assert process.wait() == 0
+        with pytest.raises(httpx2.ConnectError):
+            ask(url)
 
 
 def test_what_does_not_finish_in_time_gets_an_error() -> None:

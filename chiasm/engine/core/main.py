@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from chiasm.schema.wire import (
 
 _log = get_logger(__name__)
 _IDLE_SECONDS = 0.5
+_SIGN_OF_LIFE_SECONDS = 1.0  # between messages, so that the frontend can tell a stuck core
 
 
 def main(runtime_dir: Path) -> int:
@@ -58,14 +60,16 @@ def main(runtime_dir: Path) -> int:
 
 
 def _serve(core: EngineCore, channel: Channel[ToCore]) -> None:
+    told = time.monotonic()
     while _take_messages(core, channel):
         if core.has_work:
             core.step()
         else:
             core.check()
         deltas = core.take_deltas()
-        if deltas:
+        if deltas or time.monotonic() - told >= _SIGN_OF_LIFE_SECONDS:
             channel.send(Outputs(deltas, core.stats()))
+            told = time.monotonic()
 
 
 def _take_messages(core: EngineCore, channel: Channel[ToCore]) -> bool:

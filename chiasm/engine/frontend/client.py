@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +46,10 @@ from chiasm.schema.wire import (
 _log = get_logger(__name__)
 _POLL_SECONDS = 0.25
 _STOP_SECONDS = 5.0
+# The core tells of itself every second and after every step. One that has said nothing for this long, and for this
+# many times longer than ever before, is stuck: sooner known than by step_timeout, which must be enough for any step.
+_QUIET_SECONDS = 60.0
+_QUIET_TIMES = 10
 _ProfileReply = ProfileStarted | ProfileTaken
 
 
@@ -72,8 +78,17 @@ class CoreClient:
         self._died = asyncio.Event()
         self._rank_pids: tuple[int, ...] = ()
         self._watcher: Callable[[StepNews], None] | None = None
+        self._heard = time.monotonic()
+        self._longest_quiet = 0.0
+        self._step_timeout = math.inf
         self.stats = EngineStats()
         self.death: str | None = None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the core has said nothing for much longer than ever before."""
+        patience = min(self._step_timeout, max(_QUIET_SECONDS, _QUIET_TIMES * self._longest_quiet))
+        return time.monotonic() - self._heard > patience
 
     async def start(self, config: EngineConfig) -> Ready:
         """Start the core and wait until it serves.
@@ -91,6 +106,8 @@ class CoreClient:
             raise UserError(message.message) if message.is_user_error else EngineDeadError(message.message)
         assert isinstance(message, Ready), message
         self._rank_pids = message.rank_pids
+        self._step_timeout = config.step_timeout
+        self._heard = time.monotonic()
         self._reading = asyncio.create_task(self._read())
         return message
 
@@ -196,6 +213,8 @@ class CoreClient:
 
     def _take(self, message: FromCore) -> None:
         if isinstance(message, Outputs):
+            now = time.monotonic()
+            self._longest_quiet, self._heard = max(self._longest_quiet, now - self._heard), now
             self.stats = message.stats
             for delta in message.deltas:
                 self._deliver(delta)

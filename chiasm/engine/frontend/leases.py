@@ -21,6 +21,11 @@ class PixelGauge:
         self._reserved = 0
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
 
+    @property
+    def num_reserved(self) -> int:
+        """Bytes that are taken."""
+        return self._reserved
+
     def estimate(self, most_bytes: int) -> int:
         """What to reserve for a request whose size is not known yet.
 

@@ -1,0 +1,101 @@
+"""What a request with a body passes before a handler reads it: is there room, and how long may it take?"""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from chiasm.errors import OverloadedError, UserError
+from chiasm.server.admission import HeldBody
+from chiasm.server.errors import RequestTimeoutError, StoppingError, error_answer
+from chiasm.server.state import ServerState
+
+# A body that comes slower holds what has come of it for nothing.
+_BODY_GRACE = 60.0
+_SLOWEST_BODY = 100_000.0  # bytes in a second
+
+_DRAINED_BYTES = 1 << 20  # of a refused body that are read, so that its connection can be kept
+
+
+class Gate:
+    """Refuses what the server can't take on while its body is still in the network, and counts what it takes.
+
+    A handler finds the time by which it must be done in ``scope["state"]["deadline"]``, by the loop's clock; None
+    where there is no limit.
+    """
+
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+        self._app = app
+        self._state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        if self._state.draining.is_set():
+            await error_answer(StoppingError())(scope, receive, send)
+            return
+        limits = self._state.config
+        declared = _declared_bytes(scope)
+        try:
+            # A body that is too large by itself is refused as such, and never read.
+            with self._state.admission.request(declared if declared <= limits.max_body_bytes else 0) as body:
+                timeout = limits.request_timeout
+                deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
+                scope["state"]["deadline"] = deadline
+                await self._app(scope, _BoundedBody(receive, body, deadline, self._state), send)
+        except OverloadedError as error:
+            self._state.metrics.count_rejection(error)
+            await error_answer(error, closes=declared > _DRAINED_BYTES)(scope, receive, send)
+
+
+class _BoundedBody:
+    """Receives a body within its bounds of memory and time.
+
+    Args:
+        receive: what brings it.
+        held: counts it.
+        deadline: of the whole request.
+        state: of the server.
+    """
+
+    def __init__(self, receive: Receive, held: HeldBody, deadline: float | None, state: ServerState) -> None:
+        self._receive = receive
+        self._held = held
+        self._deadline = deadline
+        self._state = state
+        self._began = asyncio.get_running_loop().time()
+        self._is_whole = False
+
+    async def __call__(self) -> Message:
+        """The next message."""
+        if self._is_whole:
+            return await self._receive()
+        slowest = self._began + _BODY_GRACE + self._held.num_bytes / _SLOWEST_BODY
+        latest = slowest if self._deadline is None else min(slowest, self._deadline)
+        try:
+            async with asyncio.timeout_at(latest):
+                message = await self._receive()
+        except TimeoutError:
+            if latest == slowest:
+                raise UserError("The body came too slowly.", status=408) from None
+            raise RequestTimeoutError(self._state.config.request_timeout) from None
+        if message["type"] == "http.request":
+            self._count(len(message.get("body", b"")))
+            self._is_whole = not message.get("more_body", False)
+        return message
+
+    def _count(self, num_bytes: int) -> None:
+        try:
+            self._held.grow(num_bytes)
+        except OverloadedError as error:
+            self._state.metrics.count_rejection(error)
+            raise
+
+
+def _declared_bytes(scope: Scope) -> int:
+    text = Headers(scope=scope).get("content-length", "")
+    return int(text[:20]) if text.isdecimal() else 0
