@@ -13,6 +13,8 @@ from types import TracebackType
 
 import httpcore2
 
+from bench.idle import parse_samples
+
 
 class BenchServer:
     """``chiasm serve`` with the given arguments, on a free port while the context is open.
@@ -31,9 +33,9 @@ class BenchServer:
         self._log = tempfile.NamedTemporaryFile("w+")
         start = time.perf_counter()
         self._process = subprocess.Popen(self._command, stdout=self._log, stderr=subprocess.STDOUT)
-        while not (found := re.search(r"Serving on (\S+)", self._printed())):
+        while not (found := re.search(r"Serving on (\S+)", self.printed())):
             if self._process.poll() is not None:
-                raise SystemExit(self._printed())
+                raise SystemExit(self.printed())
             time.sleep(0.005)
         self.ready_seconds = time.perf_counter() - start
         self.url = found[1]
@@ -42,8 +44,8 @@ class BenchServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(20)
+        if self._process.poll() is None:
+            self.stop()
         self._log.close()
 
     @property
@@ -53,10 +55,13 @@ class BenchServer:
 
     def metrics(self) -> dict[str, float]:
         """All samples of ``/metrics``; a name's labels are part of it."""
-        response = httpcore2.request("GET", f"{self.url}/metrics")
-        lines = response.content.decode().splitlines()
-        samples = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
-        return {name: float(value) for name, _, value in samples}
+        return parse_samples(httpcore2.request("GET", f"{self.url}/metrics").content.decode())
 
-    def _printed(self) -> str:
+    def stop(self) -> int:
+        """Ask it to end, and wait; returns its status."""
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(30)
+
+    def printed(self) -> str:
+        """All that it has printed and logged."""
         return Path(self._log.name).read_text(encoding="utf-8")

@@ -13,7 +13,6 @@ from starlette.responses import Response
 from chiasm.errors import EngineDeadError, OverloadedError, UserError
 
 _MAX_MESSAGE = 2000  # characters; an answer to a bad request stays small however big the request was
-_LEAVE_BODY = (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT)  # its rest may never come
 _TYPES = {400: "BadRequestError", 404: "NotFoundError", 422: "UnprocessableEntityError", 500: "InternalServerError"}
 
 
@@ -102,21 +101,16 @@ def add_error_handlers(app: FastAPI) -> None:
         app.add_exception_handler(kind, _answer_nobody)
 
 
-def error_answer(error: Exception, *, closes: bool = False) -> Response:
-    """The response for an exception.
-
-    Args:
-        error: what went wrong.
-        closes: whether the connection ends with it, or the rest of a body would still be read, only to be dropped.
-    """
+def error_answer(error: Exception) -> Response:
+    """The response for an exception."""
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-    if closes or (isinstance(error, UserError) and error.status in _LEAVE_BODY):
-        headers["connection"] = "close"
     match error:
+        case UserError(status=HTTPStatus.REQUEST_TIMEOUT):
+            headers["connection"] = "close"  # the rest of its body may never come
         case OverloadedError():
             headers["retry-after"] = str(error.retry_after)
         case StoppingError():
-            headers |= {"retry-after": "1", "connection": "close"}
+            headers["retry-after"] = "1"
         case RequestTimeoutError():
             headers["x-should-retry"] = "false"  # or OpenAI's client asks the same twice more
     return error_response(describe(error), headers)

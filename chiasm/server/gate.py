@@ -7,16 +7,10 @@ import asyncio
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from chiasm.errors import OverloadedError, UserError
+from chiasm.errors import OverloadedError
 from chiasm.server.admission import HeldBody
 from chiasm.server.errors import RequestTimeoutError, StoppingError, error_answer
 from chiasm.server.state import ServerState
-
-# A body that comes slower holds what has come of it for nothing.
-_BODY_GRACE = 60.0
-_SLOWEST_BODY = 100_000.0  # bytes in a second
-
-_DRAINED_BYTES = 1 << 20  # of a refused body that are read, so that its connection can be kept
 
 
 class Gate:
@@ -49,11 +43,11 @@ class Gate:
                 await self._app(scope, _BoundedBody(receive, body, deadline, self._state), send)
         except OverloadedError as error:
             self._state.metrics.count_rejection(error)
-            await error_answer(error, closes=declared > _DRAINED_BYTES)(scope, receive, send)
+            await error_answer(error)(scope, receive, send)
 
 
 class _BoundedBody:
-    """Receives a body within its bounds of memory and time.
+    """Receives a body within its bounds of memory, and of time where there is a deadline.
 
     Args:
         receive: what brings it.
@@ -67,21 +61,16 @@ class _BoundedBody:
         self._held = held
         self._deadline = deadline
         self._state = state
-        self._began = asyncio.get_running_loop().time()
         self._is_whole = False
 
     async def __call__(self) -> Message:
         """The next message."""
         if self._is_whole:
             return await self._receive()
-        slowest = self._began + _BODY_GRACE + self._held.num_bytes / _SLOWEST_BODY
-        latest = slowest if self._deadline is None else min(slowest, self._deadline)
         try:
-            async with asyncio.timeout_at(latest):
+            async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
-            if latest == slowest:
-                raise UserError("The body came too slowly.", status=408) from None
             raise RequestTimeoutError(self._state.config.request_timeout) from None
         if message["type"] == "http.request":
             self._count(len(message.get("body", b"")))

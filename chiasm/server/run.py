@@ -22,10 +22,10 @@ from chiasm.server.admission import Admission
 from chiasm.server.app import create_app
 from chiasm.server.engine import Engine
 from chiasm.server.errors import StoppingError
-from chiasm.server.head_limit import BoundedHttpProtocol
 from chiasm.server.interrupts import run_unless, stop_asked
 from chiasm.server.lifetime import Lifetime, Signals
 from chiasm.server.metrics import ServerMetrics
+from chiasm.server.read_limit import ReadHttpProtocol
 from chiasm.server.state import ServerState
 from chiasm.server.tracing import Tracing
 
@@ -104,7 +104,7 @@ def make_server(state: ServerState, on_started: Callable[[], None]) -> uvicorn.S
     _share_log()
     config = uvicorn.Config(
         create_app(state),
-        http=BoundedHttpProtocol,
+        http=ReadHttpProtocol,
         ws="none",
         lifespan="off",
         log_config=None,
