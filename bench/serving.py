@@ -60,6 +60,10 @@ class BenchServer:
     def stop(self) -> int:
         """Ask it to end, and wait; returns its status."""
         self._process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait until it has ended; returns its status."""
         return self._process.wait(30)
 
     def printed(self) -> str:

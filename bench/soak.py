@@ -1,6 +1,7 @@
 """Thousands of requests, good and bad, from clients patient and not: who asks rightly is answered as if alone.
 
-python -m bench.soak [--requests 2000] [--concurrency 64] [--charts 24] [--seed 0] [ARGUMENTS OF chiasm serve ...]
+python -m bench.soak [--requests 2000] [--concurrency 64] [--charts 24] [--seed 0] [--request-timeout 20]
+                     [ARGUMENTS OF chiasm serve ...]
 
 A server with the built-in chart reader on two ranks. Each good question is asked once alone; then they come mixed
 with requests that are wrong, media hosts that fail, downloads and answers beyond the request timeout, and clients
@@ -30,7 +31,6 @@ from bench.soak_requests import (
     CHAT,
     FETCH_TIMEOUT,
     MAX_BODY_BYTES,
-    REQUEST_TIMEOUT,
     Body,
     Case,
     Mix,
@@ -46,8 +46,7 @@ _LEAVES_WITHIN = 2.0
 _SAMPLE_SECONDS = 1.0
 _SETTINGS = (
     "-tp", "2", "--dtype", "float32", "--max-body-bytes", str(MAX_BODY_BYTES),
-    "--request-timeout", str(REQUEST_TIMEOUT), "--fetch-timeout", str(FETCH_TIMEOUT),
-    "--max-media-bytes", str(2 * 2**20),
+    "--fetch-timeout", str(FETCH_TIMEOUT), "--max-media-bytes", str(2 * 2**20),
     # Small, so that they are full soon: what grows after that is no cache.
     "--mm-processor-cache-gb", "0.02", "--mm-encoder-cache-gb", "0.01", "--kv-cache-memory-bytes", str(32 * 2**20),
 )  # fmt: skip
@@ -73,6 +72,12 @@ class Outcome:
     def done(self) -> int:
         """Requests so far."""
         return self.counts.total()
+
+
+def server_settings(host: MediaHost, request_timeout: float) -> list[str]:
+    """Arguments of ``chiasm serve``."""
+    hosts = ["--allowed-media-hosts", host.address, "--allowed-media-hosts", "127.0.0.1:7"]
+    return [*_SETTINGS, *hosts, "--request-timeout", str(request_timeout)]
 
 
 async def ask_alone(target: Target, bodies: Sequence[Body]) -> list[tuple[Body, str]]:
@@ -157,8 +162,7 @@ def report(outcome: Outcome, limit: float) -> None:
 async def run(options: argparse.Namespace, serve_arguments: Sequence[str]) -> Outcome:
     """Start a server, put it through everything, and stop it."""
     async with MediaHost(BUILT_IN_EXAMPLE.picture.read_bytes()) as host:
-        admitted = ("--allowed-media-hosts", host.address, "--allowed-media-hosts", "127.0.0.1:9")
-        with BenchServer(*_SETTINGS, *admitted, *serve_arguments) as server:
+        with BenchServer(*server_settings(host, options.request_timeout), *serve_arguments) as server:
             outcome = await soak(server, host, options)
             status = await asyncio.to_thread(server.stop)
             outcome.faults += [f"the log has: {line}" for line in bad_log_lines(server.printed())]
@@ -174,6 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--charts", type=int, default=24, help="distinct questions about charts")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--request-timeout", type=float, default=20, help="of the server, in seconds")
     parser.add_argument("--max-growth", type=float, default=48, help="MiB after the first third, of all processes")
     options, serve_arguments = parser.parse_known_args(arguments)
     outcome = asyncio.run(run(options, serve_arguments))

@@ -20,7 +20,6 @@ from chiasm.evals.charts.examples import held_out_seed, make_example
 
 CHAT = "/v1/chat/completions"
 MAX_BODY_BYTES = 4 * 2**20
-REQUEST_TIMEOUT = 20
 FETCH_TIMEOUT = 2
 
 Check = Callable[[Response], str]
@@ -142,12 +141,15 @@ class Mix:
         good: bodies with the answers that they get when they are alone.
         host: of media.
         rng: where the lots come from.
+
+    Attributes:
+        bad: by name, a request that is wrong and a check of its answer.
     """
 
     def __init__(self, good: list[tuple[Body, str]], host: MediaHost, rng: random.Random) -> None:
         self._good = good
         self._rng = rng
-        self._bad = _bad_bodies(good[0][0], host)
+        self.bad = _bad_bodies(good[0][0], host)
 
     def draw(self) -> Case:
         """The next request."""
@@ -163,8 +165,8 @@ class Mix:
         if kind == "long":
             fields = {"max_tokens": 2000, "ignore_eos": True, "stream": True}
             return Case("long stream", post_json(CHAT, body | fields), _ends_or_times_out)
-        name = "silent video" if kind == "silent" else self._rng.choice(sorted(self._bad.keys() - {"silent video"}))
-        request, check = self._bad[name]
+        name = "silent video" if kind == "silent" else self._rng.choice(sorted(self.bad.keys() - {"silent video"}))
+        request, check = self.bad[name]
         return Case(name, request, check)
 
 
@@ -189,7 +191,7 @@ def _bad_bodies(good: Body, host: MediaHost) -> Mapping[str, tuple[bytes, Check]
         "n": (post_json(CHAT, good | {"n": 10**9}), bad),
         "too large": (post_json(CHAT, chat(text("x" * MAX_BODY_BYTES))), refused(413)),
         "too long": (post_json(CHAT, chat(text("word " * 20_000))), bad),
-        "closed port": (about("image", "http://127.0.0.1:9/x.png"), refused(502)),
+        "closed port": (about("image", "http://127.0.0.1:7/x.png"), refused(502)),
         "silent video": (about("video", host.url("silent")), refused(504)),
     }
     for name in ("missing", "silent", "drip", "endless", "short", "garbage", "loop"):

@@ -105,8 +105,8 @@ def error_answer(error: Exception) -> Response:
     """The response for an exception."""
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     match error:
-        case UserError(status=HTTPStatus.REQUEST_TIMEOUT):
-            headers["connection"] = "close"  # the rest of its body may never come
+        case UserError(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE | HTTPStatus.REQUEST_TIMEOUT):
+            headers["connection"] = "close"  # the client is still sending what nobody will read
         case OverloadedError():
             headers["retry-after"] = str(error.retry_after)
         case StoppingError():

@@ -295,6 +295,7 @@ def test_a_chunked_body_without_end_is_cut_off(small_server: RunningServer) -> N
         piece = b"1000\r\n" + b" " * 0x1000 + b"\r\n"
         received = send_until_answered(sock, piece)
     assert received.startswith(b"HTTP/1.1 413 ")
+    assert b"connection: close" in received
 
 
 def test_a_body_of_millions_of_values(server: RunningServer) -> None:

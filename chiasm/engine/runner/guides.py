@@ -70,6 +70,10 @@ class Guides:
                 _log.warning("the form of %s can't be followed: %s", row.request_id, error)
                 masks.failed[row.request_id] = _FAILED
                 continue
+            except Exception:  # a bug of the library that follows it: one answer's, and not the batch's
+                _log.exception("following the form of %s fails", row.request_id)
+                masks.failed[row.request_id] = _FAILED
+                continue
             if allowed is not None:
                 masks.allowed[index] = allowed
         return masks
