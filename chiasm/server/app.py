@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from chiasm.server.chat import chat_router
@@ -11,6 +10,7 @@ from chiasm.server.errors import add_error_handlers
 from chiasm.server.gate import Gate
 from chiasm.server.info import info_router
 from chiasm.server.middleware import OPEN_PATHS, ApiKeys, RequestIds
+from chiasm.server.openapi import DescribedApi
 from chiasm.server.page import PAGE_PATHS, page_router
 from chiasm.server.ranks import ranks_router
 from chiasm.server.response_api import responses_router
@@ -21,8 +21,8 @@ from chiasm.server.tracing import TracedRequests
 
 def create_app(state: ServerState) -> ASGIApp:
     """The application of one server, with no state outside ``state``."""
-    # No redirects: they would be built from the Host header. No docs pages: they load scripts from elsewhere.
-    api = FastAPI(title="chiasm", docs_url=None, redoc_url=None, redirect_slashes=False)
+    open_paths = OPEN_PATHS | PAGE_PATHS if state.config.ui else OPEN_PATHS
+    api = DescribedApi(open_paths=open_paths if state.config.api_keys else None)
     for router in (
         chat_router(state),
         completion_router(state),
@@ -37,7 +37,7 @@ def create_app(state: ServerState) -> ASGIApp:
     add_error_handlers(api)
     app: ASGIApp = Gate(api, state)
     if state.config.api_keys:
-        app = ApiKeys(app, state.config.api_keys, OPEN_PATHS | PAGE_PATHS if state.config.ui else OPEN_PATHS)
+        app = ApiKeys(app, state.config.api_keys, open_paths)
     if state.tracing is not None:
         app = TracedRequests(app, state.tracing.tracer)
     return RequestIds(app, logs=state.config.access_log)

@@ -32,7 +32,7 @@ from chiasm.server.conversation import Question, answer, effort_kwargs
 from chiasm.server.generation import Outputs
 from chiasm.server.logprobs import chat_logprobs, prompt_logprobs
 from chiasm.server.messages import AnswersReading, News, Reading, call_format, delta_of, whole_message
-from chiasm.server.openapi import ERROR_RESPONSES, body_schema
+from chiasm.server.openapi import ERROR_RESPONSES, answered_with, body_schema
 from chiasm.server.requests import ChatRequest
 from chiasm.server.respond import Events, respond, stream, whole
 from chiasm.server.sampling import chat_sampling, truncation_of
@@ -45,7 +45,11 @@ def chat_router(state: ServerState) -> APIRouter:
     """The chat endpoint of one server."""
     router = APIRouter(responses=ERROR_RESPONSES)
 
-    @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatRequest))
+    @router.post(
+        "/v1/chat/completions",
+        openapi_extra=body_schema(ChatRequest),
+        responses=answered_with(ChatCompletion, ChatChunk),
+    )
     async def create_chat_completion(http: Request) -> Response:
         """Continue a conversation of text, images and videos."""
         watch = state.watch(http, time.perf_counter())

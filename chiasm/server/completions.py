@@ -22,7 +22,7 @@ from chiasm.server.echo import Choices, ShownPrompt, with_logprobs, without_answ
 from chiasm.server.engine import Engine
 from chiasm.server.generation import Outputs, run_prompt, run_together
 from chiasm.server.metrics import RequestWatch
-from chiasm.server.openapi import ERROR_RESPONSES, body_schema
+from chiasm.server.openapi import ERROR_RESPONSES, answered_with, body_schema
 from chiasm.server.prompts import Prompt, parse_prompts
 from chiasm.server.requests import CompletionRequest
 from chiasm.server.respond import Events, respond, stream, whole
@@ -34,7 +34,11 @@ def completion_router(state: ServerState) -> APIRouter:
     """The completion endpoint of one server."""
     router = APIRouter(responses=ERROR_RESPONSES)
 
-    @router.post("/v1/completions", openapi_extra=body_schema(CompletionRequest))
+    @router.post(
+        "/v1/completions",
+        openapi_extra=body_schema(CompletionRequest),
+        responses=answered_with(Completion, Completion),
+    )
     async def create_completion(http: Request) -> Response:
         """Continue a prompt."""
         arrival = time.perf_counter()

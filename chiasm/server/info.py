@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from chiasm.errors import UserError, shorten
 from chiasm.server.bodies import ModelCard, ModelList, ModelPermission, Version, json_response
-from chiasm.server.openapi import ERROR_RESPONSES
+from chiasm.server.openapi import NOT_FOUND, answered_with
 from chiasm.server.state import ServerState
 
 
@@ -18,12 +18,12 @@ def info_router(state: ServerState) -> APIRouter:
     """The endpoints that ask nothing of the engine."""
     router = APIRouter()
 
-    @router.get("/v1/models")
+    @router.get("/v1/models", responses=answered_with(ModelList))
     async def list_models() -> Response:
         """The names under which the model is served."""
         return json_response(ModelList([_card(state, name) for name in state.config.names]))
 
-    @router.get("/v1/models/{name:path}", responses=ERROR_RESPONSES)
+    @router.get("/v1/models/{name:path}", responses=answered_with(ModelCard) | NOT_FOUND)
     async def retrieve_model(name: str) -> Response:
         """One of the names."""
         if name not in state.config.names:
@@ -44,7 +44,7 @@ def info_router(state: ServerState) -> APIRouter:
         """Prometheus' text format."""
         return Response(generate_latest(state.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    @router.get("/version")
+    @router.get("/version", responses=answered_with(Version))
     async def show_version() -> Response:
         """The version of this package."""
         return json_response(Version(version("chiasm")))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
+import msgspec
+from fastapi import FastAPI
 from pydantic import BaseModel
 
 _ERROR = {
@@ -22,8 +25,26 @@ _ERROR = {
         }
     },
 }
-_ERROR_RESPONSE = {"description": "What went wrong.", "content": {"application/json": {"schema": _ERROR}}}
-ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {"4XX": _ERROR_RESPONSE, "5XX": _ERROR_RESPONSE}
+
+
+def _error(text: str) -> dict[str, Any]:
+    return {"description": text, "content": {"application/json": {"schema": _ERROR}}}
+
+
+_RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
+NOT_FOUND: dict[int | str, dict[str, Any]] = {404: _error("There is no such thing.")}
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    400: _error("A field, its value and what it may be."),
+    **NOT_FOUND,
+    408: _error("The body came too slowly."),
+    413: _error("The body is too large."),
+    422: _error("Media that can't be had."),
+    500: _error("A fault of the server, or its engine has stopped."),
+    502: _error("The host of media is out of order."),
+    503: {**_error("Too much to do, or the server is shutting down."), "headers": _RETRY_AFTER},
+    504: _error("The host of media, or the whole request, took too long."),
+}
+_UNAUTHORIZED = _error("A key is needed.")
 
 # Fields that are taken apart by hand, for which pydantic knows no type.
 MESSAGE_SCHEMA: dict[str, Any] = {
@@ -81,3 +102,72 @@ def body_schema(*models: type[BaseModel]) -> dict[str, Any]:
         assert "$defs" not in schema, "a nested model's references would not resolve inside an operation"
     schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def answered_with(body: type[msgspec.Struct], event: type[msgspec.Struct] | None = None) -> dict[int | str, dict[str, Any]]:
+    """What an operation answers with if all is well.
+
+    Args:
+        body: of a whole answer.
+        event: of a stream, each but the last a JSON value after ``data: ``; None if it has none.
+    """
+    content: dict[str, Any] = {"application/json": {"schema": _inlined(body)}}
+    if event is not None:
+        text = 'Server-sent events: lines `data: JSON`, at the end `data: [DONE]`; an error is `{"error": ...}`.'
+        content["text/event-stream"] = {
+            "schema": {"type": "string", "description": text},
+            "x-event-schema": _inlined(event),
+        }
+    return {200: {"description": "The answer.", "content": content}}
+
+
+class DescribedApi(FastAPI):
+    """An application whose document says what its handlers do, and nothing of what FastAPI would do for them.
+
+    Args:
+        open_paths: those that need no key; None where none does.
+    """
+
+    def __init__(self, *, open_paths: Set[str] | None) -> None:
+        # No redirects: they would be built from the Host header. No docs pages: they load scripts from elsewhere.
+        super().__init__(title="chiasm", docs_url=None, redoc_url=None, redirect_slashes=False)
+        self._open_paths = open_paths
+
+    def openapi(self) -> dict[str, Any]:
+        """The document, made once."""
+        if self.openapi_schema is None:
+            document = super().openapi()
+            for path, operations in document["paths"].items():
+                for operation in operations.values():
+                    self._correct(path, operation)
+            components = document.pop("components", {})
+            components.pop("schemas", None)  # of validation errors that never leave the server
+            if self._open_paths is not None:
+                components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+            document["components"] = components
+        assert self.openapi_schema is not None
+        return self.openapi_schema
+
+    def _correct(self, path: str, operation: dict[str, Any]) -> None:
+        responses = operation["responses"]
+        if "HTTPValidationError" in str(responses.get("422")):
+            del responses["422"]
+        if self._open_paths is not None and path not in self._open_paths:
+            operation["security"] = [{"key": []}]
+            responses["401"] = _UNAUTHORIZED
+
+
+def _inlined(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The schema of a struct without references, which would not resolve inside an operation."""
+    schema = msgspec.json.schema(kind)
+    definitions = schema["$defs"]
+
+    def inline(value: Any) -> Any:
+        if isinstance(value, dict):
+            if "$ref" in value:
+                return inline(definitions[value["$ref"].rpartition("/")[2]])
+            return {key: inline(entry) for key, entry in value.items()}
+        return [inline(entry) for entry in value] if isinstance(value, list) else value
+
+    result: dict[str, Any] = inline({"$ref": schema["$ref"]})
+    return result

@@ -166,3 +166,9 @@ def test_nobody_is_accepted_while_the_model_loads() -> None:
     sock = bind("127.0.0.1", 0)
     with sock, pytest.raises(ConnectionRefusedError):
         socket.create_connection(sock.getsockname(), timeout=1)
+
+
+def test_answers_on_a_kept_connection_are_not_held_back() -> None:
+    """By Nagle's algorithm, which waits 40 ms for the client's word before it sends the rest of an answer."""
+    with bind("127.0.0.1", 0) as sock:
+        assert sock.proto == socket.IPPROTO_TCP
