@@ -31,16 +31,22 @@ _LIMIT_MS = 50.0
 _FORMS = ("JPEG", "PNG")
 
 
-def picture_body(width: int, height: int, form: str, seed: int) -> bytes:
-    """A question about a picture of these sizes: soft noise, which makes files as large as photographs' are."""
-    noise = np.random.default_rng(seed).integers(0, 256, (height // 20, width // 20, 3), dtype=np.uint8)
+def picture_file(width: int, height: int, form: str) -> bytes:
+    """A picture of these sizes: soft noise, which makes files as large as photographs' are."""
+    noise = np.random.default_rng(0).integers(0, 256, (height // 20, width // 20, 3), dtype=np.uint8)
     how = Image.Resampling.BICUBIC if form == "JPEG" else Image.Resampling.NEAREST
     picture = Image.fromarray(noise).resize((width, height), how)
     if form == "PNG":  # blocks alone would be next to nothing
         picture.paste(Image.effect_noise((width, height // 3), 60).convert("RGB"))
     file = io.BytesIO()
     picture.save(file, form, quality=90, compress_level=1)
-    url = f"data:image/{form.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
+    return file.getvalue()
+
+
+def picture_body(file: bytes, form: str, number: int) -> bytes:
+    """A question about a picture that no other number gives: bytes behind a file's end make it another for caches."""
+    data = base64.b64encode(file + number.to_bytes(4, "big")).decode()
+    url = f"data:image/{form.lower()};base64,{data}"
     content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What is this?"}]
     return msgspec.json.encode({"messages": [{"role": "user", "content": content}], "max_tokens": 4})
 
@@ -76,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=0.0, help="of load, at least")
     options, serve_arguments = parser.parse_known_args(arguments)
     forms = [_FORMS[number % len(_FORMS)] for number in range(options.requests)]
-    bodies = [picture_body(options.width, options.height, form, seed) for seed, form in enumerate(forms)]
+    files = {form: picture_file(options.width, options.height, form) for form in _FORMS}
+    bodies = [picture_body(files[form], form, number) for number, form in enumerate(forms)]
     own_process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
     with BenchServer("-tp", "2", *serve_arguments) as server, own_process as process:
         probe(server.url)

@@ -89,7 +89,8 @@ async def _collect(http: Request, max_bytes: int, deadline: asyncio.Timeout) -> 
     assert latest is not None
     async for chunk in http.stream():
         num_bytes += len(chunk)
-        num_values += sum(chunk.count(mark) for mark in _MARKS)
+        # Looked for first, which is many times faster than counting: a picture's megabytes have none.
+        num_values += sum(chunk.count(mark) for mark in _MARKS if mark in chunk)
         if num_bytes > max_bytes:
             raise _too_large(max_bytes)
         if num_values > _MAX_VALUES:

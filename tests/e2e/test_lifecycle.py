@@ -17,10 +17,11 @@ import pytest
 from chiasm import LLM, SamplingParams
 from chiasm.config.engine import EngineConfig, MediaConfig
 from chiasm.dist import runtime_dir
+from chiasm.engine.frontend.answers import Answer
 from chiasm.errors import EngineDeadError, UserError
 from chiasm.llm.serving import AsyncLLM
 from chiasm.schema.chat import ImagePart
-from chiasm.schema.output import SequenceDelta
+from chiasm.schema.output import CompletionOutput, SequenceDelta
 from tests.checkpoints.common import SavedModel
 from tests.e2e.pictures import photograph
 from tests.e2e.reference import image_prompt
@@ -151,6 +152,44 @@ def test_a_request_that_cannot_be_sent_leaves_nothing_behind(
         await engine.shutdown()
 
     asyncio.run(run())
+
+
+def test_a_bug_while_one_answer_is_read_fails_no_other(
+    qwen2_5_vl: SavedModel, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three requests about a picture in one batch; the detokeniser of one breaks in the middle."""
+    picture = ImagePart(photograph(size=(60, 60)), "image")
+    take = Answer.take
+
+    def break_once(answer: Answer, delta: SequenceDelta) -> CompletionOutput:
+        if answer._params.max_tokens == 20 and answer._cumulative_logprob == 0:
+            answer._cumulative_logprob = 1.0  # the next one breaks
+        elif answer._params.max_tokens == 20:
+            raise IndexError("a bug")
+        return take(answer, delta)
+
+    monkeypatch.setattr(Answer, "take", break_once)
+
+    async def answer(engine: AsyncLLM, number: int) -> int:
+        prompt = await engine.prepare_completion(image_prompt(1), media=[picture])
+        sampling = SamplingParams(temperature=0, max_tokens=20 if number == 1 else 30, ignore_eos=True)
+        return len([output async for output in engine.generate(prompt, sampling, str(number))])
+
+    async def run() -> None:
+        engine = await AsyncLLM.start(config(qwen2_5_vl, media=MediaConfig(mm_processor_cache_gb=0)))
+        fine, broken, also_fine = await asyncio.gather(
+            *(answer(engine, number) for number in range(3)), return_exceptions=True
+        )
+        assert isinstance(broken, IndexError)
+        assert (fine, also_fine) == (30, 30)
+        while engine.stats.num_running or engine.stats.kv_blocks_used:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert engine._client._listeners == {}
+        assert engine.stats.pixel_bytes == 0
+        assert list(folders[0].glob("*.pixels")) == []
+        await engine.shutdown()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 def test_whoever_comes_and_goes_leaves_only_what_is_kept(qwen2_5_vl: SavedModel, folders: list[Path]) -> None:

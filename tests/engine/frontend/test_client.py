@@ -234,3 +234,29 @@ def test_a_profile_is_answered_in_order(tmp_path: Path, monkeypatch: pytest.Monk
             await waiting
 
     run(scenario, tmp_path, monkeypatch, ready)
+
+
+def test_a_core_that_falls_silent_is_stuck_until_it_speaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready: Ready
+) -> None:
+    """It is given a while, more of it if it was silent for long before, and never more than a step may take."""
+    monkeypatch.setattr(module, "_QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(module, "_QUIET_TIMES", 3)
+
+    async def scenario(client: CoreClient, core: FakeCore) -> None:
+        await start(client, core)
+        assert not client.is_stuck
+        await asyncio.sleep(0.3)
+        assert client.is_stuck
+        core.deltas()
+        while client.is_stuck:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.35)
+        assert not client.is_stuck, "a third of the patience that it has earned"
+        client._step_timeout = 0.3
+        assert client.is_stuck
+        client._step_timeout = 100
+        await asyncio.sleep(0.8)
+        assert client.is_stuck
+
+    run(scenario, tmp_path, monkeypatch, ready)
