@@ -60,10 +60,8 @@ def test_an_engine() -> None:
 
 
 def test_a_server() -> None:
-    options = ServerOptions(served_model_name=["a", "b"], api_key=["k"], port=0, max_num_queued_reqs=7)
-    expected = ServerConfig(
-        model="org/name", served_model_names=("a", "b"), api_keys=("k",), port=0, max_num_queued_reqs=7
-    )
+    options = ServerOptions(served_model_name=["a", "b"], api_key=["k"], port=0, max_queue=7)
+    expected = ServerConfig(model="org/name", served_model_names=("a", "b"), api_keys=("k",), port=0, max_queue=7)
     assert server_config("org/name", "folder", options) == expected
 
 
