@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,7 +36,9 @@ class GrammarChecker:
     def __init__(self, folder: Path, vocab_size: int, eos_token_ids: Sequence[int], runtime_dir: Path) -> None:
         args = [str(folder), str(vocab_size), *map(str, eos_token_ids)]
         self._worker = BoundedWorker("chiasm.grammar.worker", NAME, args, runtime_dir, Verdict)
+        self._turn = asyncio.Lock()
         self._trying: dict[StructuredOutputs, asyncio.Task[str | None]] = {}
+        self._num_waiting: Counter[StructuredOutputs] = Counter()
         self._verdicts: OrderedDict[StructuredOutputs, str | None] = OrderedDict()
 
     async def check(self, form: StructuredOutputs) -> None:
@@ -52,8 +54,7 @@ class GrammarChecker:
         else:
             if key not in self._trying:
                 self._trying[key] = asyncio.create_task(self._decide(key))
-            # One who asks and goes must not take the verdict, or the process, from others.
-            refusal = await asyncio.shield(self._trying[key])
+            refusal = await self._wait(key)
         if refusal is not None:
             raise UserError(form.param + refusal, param=form.param)
 
@@ -65,10 +66,23 @@ class GrammarChecker:
         await asyncio.gather(*trying, return_exceptions=True)
         await self._worker.close()
 
+    async def _wait(self, key: StructuredOutputs) -> str | None:
+        """One who asks and goes must not take the verdict, or the process, from others."""
+        self._num_waiting[key] += 1
+        try:
+            return await asyncio.shield(self._trying[key])
+        finally:
+            self._num_waiting[key] -= 1
+            if not self._num_waiting[key]:
+                del self._num_waiting[key]
+
     async def _decide(self, form: StructuredOutputs) -> str | None:
         """What is wrong with a form; None if nothing is."""
         try:
-            refusal = await self._try(form)
+            async with self._turn:
+                if form not in self._num_waiting:  # all who asked have gone while others had their turn
+                    return None
+                refusal = await self._try(form)
         except _BrokenError as error:
             return str(error)  # not kept: the machine may have been at fault
         finally:

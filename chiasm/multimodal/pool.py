@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from chiasm.config.engine import MediaConfig
 from chiasm.dist.cores import num_usable_cores
@@ -20,6 +21,9 @@ from chiasm.multimodal.worker_process import WorkerProcess
 from chiasm.schema.media import MediaSpec, ProcessedItem, VideoProcessorSpec
 
 _MAX_DEFAULT_WORKERS = 4
+# A worker whose job nobody waits for any more is killed only after this long: most are done sooner than a new worker
+# would be there.
+_ABANDONED_SECONDS = 2.0
 
 
 class PreprocessPool:
@@ -82,7 +86,7 @@ class PreprocessPool:
         try:
             return await pending.result
         except asyncio.CancelledError:
-            path.unlink(missing_ok=True)
+            pending.abandon()
             raise
 
     async def close(self) -> None:
@@ -109,12 +113,17 @@ class PreprocessPool:
             await _do(worker, pending, self._video_timeout if is_video else self._job_timeout)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _PendingJob:
     job: Job
     payload: bytes
     path: Path
     result: asyncio.Future[ProcessedItem]
+
+    def abandon(self) -> None:
+        """Whoever asked has gone: what it sent is not kept until a worker is free to see that."""
+        self.payload = b""
+        self.path.unlink(missing_ok=True)
 
     def succeed(self, item: ProcessedItem) -> None:
         if self.result.done():
@@ -129,14 +138,29 @@ class _PendingJob:
 
 
 async def _do(worker: WorkerProcess, pending: _PendingJob, timeout: float) -> None:  # noqa: ASYNC109
+    running = asyncio.ensure_future(worker.run(pending.job, pending.payload, timeout))
+    either: set[asyncio.Future[Any]] = {running, pending.result}
     try:
-        reply = await worker.run(pending.job, pending.payload, timeout)
-        pending.succeed(_item_of(reply, str(pending.path)))
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():  # whoever asked has gone
+            await asyncio.wait({running}, timeout=_ABANDONED_SECONDS)
+        if not running.done() and worker.is_ready:
+            await _give_up(worker, running)
+            pending.path.unlink(missing_ok=True)
+        else:
+            pending.succeed(_item_of(await running, str(pending.path)))
     except asyncio.CancelledError:
+        running.cancel()
         pending.fail(_closed_error())
         raise
     except Exception as error:
         pending.fail(error)
+
+
+async def _give_up(worker: WorkerProcess, running: asyncio.Future[Reply]) -> None:
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    worker.replace()
 
 
 def _item_of(reply: Reply, path: str) -> ProcessedItem:

@@ -51,6 +51,11 @@ class WorkerProcess:
         """Process id of the present worker."""
         return self._child.pid if self._child else None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the present worker has begun to take jobs."""
+        return self._connection is not None
+
     def start(self) -> None:
         """Start a worker; returns at once, the first job waits until it is ready."""
         path = self._runtime_dir / f"preprocess-{secrets.token_hex(4)}.sock"
@@ -75,21 +80,31 @@ class WorkerProcess:
             WorkerStartError: if no worker can be started.
         """
         if self._connection and self._child and self._child.poll() is not None:
-            self._replace()  # it ended between jobs: not this item's fault
+            self.replace()  # it ended between jobs: not this item's fault
         connection = self._connection or await self._connect()
         try:
             async with asyncio.timeout(timeout):
                 return await _exchange(connection, job, payload)
         except TimeoutError as error:
-            self._replace()
+            self.replace()
             message = f"the {job.noun} took longer than {timeout:g} seconds to decode."
             raise UserError(message, param=job.param) from error
         except (ConnectionError, EOFError) as error:
-            self._replace()
+            self.replace()
             raise UserError(f"the {job.noun} can't be decoded: its decoder crashed.", param=job.param) from error
         except msgspec.MsgspecError:
-            self._replace()
+            self.replace()
             raise
+
+    def replace(self) -> None:
+        """Kill the worker and start another, not only with the next job, so that it gets ready meanwhile."""
+        _logger.warning("preprocessing worker %s is replaced", self.pid)
+        self.stop()
+        try:
+            self.start()
+        except OSError:  # no processes or descriptors to be had now: the next job tries again
+            _logger.exception("a preprocessing worker can't be started")
+            self.stop()
 
     def stop(self) -> None:
         """Kill the worker, which holds nothing worth saving, and remove its socket. Stopping twice does no harm."""
@@ -131,16 +146,6 @@ class WorkerProcess:
         connection, _ = accepting.result()
         connection.setblocking(False)
         return connection
-
-    def _replace(self) -> None:
-        # At once rather than with the next job, so that the new worker gets ready meanwhile.
-        _logger.warning("preprocessing worker %s is replaced", self.pid)
-        self.stop()
-        try:
-            self.start()
-        except OSError:  # no processes or descriptors to be had now: the next job tries again
-            _logger.exception("a preprocessing worker can't be started")
-            self.stop()
 
     def _stop_listening(self) -> None:
         if self._listener:

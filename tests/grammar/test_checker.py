@@ -123,6 +123,34 @@ def test_a_request_that_is_given_up_takes_nothing_from_others(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
+def test_forms_of_those_who_have_gone_are_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would keep others waiting for seconds each. One for which somebody comes back in time is."""
+    tried = []
+    try_one = GrammarChecker._try
+
+    async def note(checker: GrammarChecker, form: StructuredOutputs) -> str | None:
+        tried.append(form.regex)
+        return await try_one(checker, form)
+
+    monkeypatch.setattr(GrammarChecker, "_try", note)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as checker:
+            first = asyncio.create_task(checker.check(GOOD))
+            gone = [asyncio.create_task(checker.check(StructuredOutputs(regex=word))) for word in ("a", "[b", "c")]
+            await asyncio.sleep(0)
+            for task in gone:
+                task.cancel()
+            await asyncio.gather(*gone, return_exceptions=True)
+            await refusal(checker, StructuredOutputs(regex="[b"))
+            await first
+            assert tried == ["[0-9]+", "[b"]
+            await checker.check(StructuredOutputs(regex="c"))
+            assert tried == ["[0-9]+", "[b", "c"], "what was not tried is not known"
+
+    asyncio.run(scenario())
+
+
 def test_closing_ends_what_is_being_tried(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as checker:

@@ -282,6 +282,25 @@ class TestTrouble:
         assert [str(path) for path in running.pixels.iterdir()] == [item.units[0].pixels.path]
         discard_pixels(item)
 
+    def test_a_worker_that_works_for_nobody_is_replaced_after_a_while(self, stopped, monkeypatch):
+        """And what waits for it meanwhile, given up as well, holds no memory."""
+        running, pid = stopped
+        monkeypatch.setattr(pool_module, "_ABANDONED_SECONDS", 0.2)
+
+        async def give_up():
+            under_way, queued = running.begin(noise()), running.begin(b"x" * 1_000_000)
+            await asyncio.sleep(0.05)
+            (pending,) = running.pool._jobs._queue
+            for job in (under_way, queued):
+                job.cancel()
+            await asyncio.gather(under_way, queued, return_exceptions=True)
+            assert pending.payload == b""
+            return await running.begin(noise())
+
+        discard_pixels(running.run(give_up()))
+        assert is_gone(pid)
+        assert list(running.pixels.iterdir()) == []
+
     def test_a_result_that_meets_a_cancellation_leaves_nothing(self, running, monkeypatch):
         async def cancel_as_the_result_arrives():
             async def run(_worker, job, _payload, _timeout):
