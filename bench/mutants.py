@@ -6,7 +6,6 @@ URLs in them lead to this machine only, and are never mutated byte by byte: no n
 from __future__ import annotations
 
 import base64
-import copy
 import io
 import json
 import random
@@ -131,7 +130,7 @@ class Mutator:
             if way == 0:
                 del tree[key]
             elif way == 1 and isinstance(tree, list):
-                tree += [copy.deepcopy(tree[key])] * rng.choice((1, 40))
+                tree += [tree[key]] * rng.choice((1, 40))
             elif way == 2:
                 tree[key] = [tree[key]]
             elif way == 3:
