@@ -98,9 +98,9 @@ async def run_case(target: Target, case: Case, rng: random.Random) -> str:
 
 async def soak(server: BenchServer, host: MediaHost, options: argparse.Namespace) -> Outcome:
     """Send all requests, so many at a time."""
-    target, rng, outcome = Target.of(server.url), random.Random(options.seed), Outcome()
+    target, outcome = Target.of(server.url), Outcome()
     good = await ask_alone(target, good_bodies(options.charts, host))
-    mix = Mix(good, host, rng)
+    mix, rng = Mix(good, host, random.Random(options.seed)), random.Random(options.seed)
     left = iter(range(options.requests))
 
     async def client() -> None:
