@@ -31,7 +31,7 @@ class RequestTimeoutError(Exception):
         seconds: that it had.
     """
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, seconds: float) -> None:
         super().__init__()
         self.seconds = seconds
 

@@ -10,14 +10,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from chiasm.errors import OverloadedError
 from chiasm.server.admission import HeldBody
 from chiasm.server.errors import RequestTimeoutError, StoppingError, error_answer
+from chiasm.server.interrupts import Deadline
 from chiasm.server.state import ServerState
 
 
 class Gate:
     """Refuses what the server can't take on while its body is still in the network, and counts what it takes.
 
-    A handler finds the time by which it must be done in ``scope["state"]["deadline"]``, by the loop's clock; None
-    where there is no limit.
+    A handler finds its ``Deadline`` in ``scope["state"]["deadline"]``; None where there is no limit.
     """
 
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
@@ -37,8 +37,7 @@ class Gate:
         try:
             # A body that is too large by itself is refused as such, and never read.
             with self._state.admission.request(declared if declared <= limits.max_body_bytes else 0) as body:
-                timeout = limits.request_timeout
-                deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
+                deadline = _deadline(limits.request_timeout)
                 scope["state"]["deadline"] = deadline
                 await self._app(scope, _BoundedBody(receive, body, deadline, self._state), send)
         except OverloadedError as error:
@@ -56,7 +55,7 @@ class _BoundedBody:
         state: of the server.
     """
 
-    def __init__(self, receive: Receive, held: HeldBody, deadline: float | None, state: ServerState) -> None:
+    def __init__(self, receive: Receive, held: HeldBody, deadline: Deadline | None, state: ServerState) -> None:
         self._receive = receive
         self._held = held
         self._deadline = deadline
@@ -67,15 +66,20 @@ class _BoundedBody:
         """The next message."""
         if self._is_whole:
             return await self._receive()
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                message = await self._receive()
-        except TimeoutError:
-            raise RequestTimeoutError(self._state.config.request_timeout) from None
+        message = await self._in_time()
         if message["type"] == "http.request":
             self._count(len(message.get("body", b"")))
             self._is_whole = not message.get("more_body", False)
         return message
+
+    async def _in_time(self) -> Message:
+        if self._deadline is None:
+            return await self._receive()
+        try:
+            async with asyncio.timeout_at(self._deadline.at):
+                return await self._receive()
+        except TimeoutError:
+            raise RequestTimeoutError(self._deadline.seconds) from None
 
     def _count(self, num_bytes: int) -> None:
         try:
@@ -83,6 +87,10 @@ class _BoundedBody:
         except OverloadedError as error:
             self._state.metrics.count_rejection(error)
             raise
+
+
+def _deadline(timeout: float | None) -> Deadline | None:
+    return None if timeout is None else Deadline(asyncio.get_running_loop().time() + timeout, timeout)
 
 
 def _declared_bytes(scope: Scope) -> int:

@@ -104,12 +104,13 @@ def body_schema(*models: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def answered_with(body: type[msgspec.Struct], event: type[msgspec.Struct] | None = None) -> dict[int | str, dict[str, Any]]:
+def answered_with(body: Any, event: Any = None) -> dict[int | str, dict[str, Any]]:
     """What an operation answers with if all is well.
 
     Args:
-        body: of a whole answer.
-        event: of a stream, each but the last a JSON value after ``data: ``; None if it has none.
+        body: type of a whole answer.
+        event: type of a stream's events, each but perhaps the last a JSON value after ``data: ``; None if there is
+            no stream.
     """
     content: dict[str, Any] = {"application/json": {"schema": _inlined(body)}}
     if event is not None:
@@ -157,17 +158,17 @@ class DescribedApi(FastAPI):
             responses["401"] = _UNAUTHORIZED
 
 
-def _inlined(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The schema of a struct without references, which would not resolve inside an operation."""
+def _inlined(kind: Any) -> dict[str, Any]:
+    """The schema of a type without references, which would not resolve inside an operation."""
     schema = msgspec.json.schema(kind)
-    definitions = schema["$defs"]
+    definitions = schema.pop("$defs", {})
 
     def inline(value: Any) -> Any:
         if isinstance(value, dict):
             if "$ref" in value:
                 return inline(definitions[value["$ref"].rpartition("/")[2]])
-            return {key: inline(entry) for key, entry in value.items()}
+            return {key: inline(entry) for key, entry in value.items() if key != "discriminator"}
         return [inline(entry) for entry in value] if isinstance(value, list) else value
 
-    result: dict[str, Any] = inline({"$ref": schema["$ref"]})
+    result: dict[str, Any] = inline(schema)
     return result

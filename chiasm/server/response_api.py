@@ -23,10 +23,10 @@ from chiasm.server.generation import Outputs
 from chiasm.server.logprobs import chat_logprobs
 from chiasm.server.messages import AnswersReading, Reading, call_format
 from chiasm.server.metrics import RequestWatch
-from chiasm.server.openapi import ERROR_RESPONSES, body_schema
+from chiasm.server.openapi import ERROR_RESPONSES, answered_with, body_schema
 from chiasm.server.requests import MAX_MESSAGES, ResponsesRequest
 from chiasm.server.respond import Events, respond, stream
-from chiasm.server.response_bodies import ResponseBody, ResponseDeleted
+from chiasm.server.response_bodies import ResponseBody, ResponseDeleted, ResponseEvent
 from chiasm.server.response_items import as_items, parse_items
 from chiasm.server.response_store import Turn
 from chiasm.server.response_writer import ResponseWriter, response_usage
@@ -43,25 +43,29 @@ def responses_router(state: ServerState) -> APIRouter:
     """The endpoints of responses of one server."""
     router = APIRouter(responses=ERROR_RESPONSES)
 
-    @router.post("/v1/responses", openapi_extra=body_schema(ResponsesRequest))
+    @router.post(
+        "/v1/responses",
+        openapi_extra=body_schema(ResponsesRequest),
+        responses=answered_with(ResponseBody, ResponseEvent),
+    )
     async def create_response(http: Request) -> Response:
         """Continue a conversation of text, images and videos."""
         watch = state.watch(http, time.perf_counter())
         return await _answer_request(state, http, await read_request(http, ResponsesRequest, state), watch)
 
-    @router.get("/v1/responses/{response_id}")
+    @router.get("/v1/responses/{response_id}", responses=answered_with(ResponseBody))
     async def retrieve_response(http: Request, response_id: str) -> Response:
         """A response that is kept."""
         stored = state.responses.find(response_id, _owner(http), "response_id")
         return Response(stored.body, media_type="application/json")
 
-    @router.delete("/v1/responses/{response_id}")
+    @router.delete("/v1/responses/{response_id}", responses=answered_with(ResponseDeleted))
     async def delete_response(http: Request, response_id: str) -> Response:
         """Forget a response."""
         state.responses.delete(response_id, _owner(http), "response_id")
         return json_response(ResponseDeleted(response_id))
 
-    @router.post("/v1/responses/{response_id}/cancel")
+    @router.post("/v1/responses/{response_id}/cancel", status_code=400)
     async def cancel_response(http: Request, response_id: str) -> Response:
         """Refused for every response that there is: none is made in the background."""
         state.responses.find(response_id, _owner(http), "response_id")

@@ -73,6 +73,7 @@ class EventStream(Response):
             except ClientGoneError:
                 return
             except Exception as error:
+                await self._rest.aclose()  # before anything is sent to a client that may not read
                 if is_bug(error):
                     _logger.exception("the stream of request %s failed", scope["state"]["request_id"])
                 await send(self._event(self._form.failed(describe(error))))

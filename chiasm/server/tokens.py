@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -12,7 +13,7 @@ from chiasm.server.bodies import Detokenized, Tokenized, json_response
 from chiasm.server.body import read_fields, read_request, validate
 from chiasm.server.chat import chat_question
 from chiasm.server.conversation import Question
-from chiasm.server.openapi import ERROR_RESPONSES, body_schema
+from chiasm.server.openapi import ERROR_RESPONSES, answered_with, body_schema
 from chiasm.server.requests import DetokenizeRequest, TokenizeChatRequest, TokenizeTextRequest
 from chiasm.server.respond import respond
 from chiasm.server.state import ServerState, served_name
@@ -22,7 +23,11 @@ def token_router(state: ServerState) -> APIRouter:
     """The endpoints of one server that are about tokens."""
     router = APIRouter(responses=ERROR_RESPONSES)
 
-    @router.post("/tokenize", openapi_extra=body_schema(TokenizeChatRequest, TokenizeTextRequest))
+    @router.post(
+        "/tokenize",
+        openapi_extra=body_schema(TokenizeChatRequest, TokenizeTextRequest),
+        responses=answered_with(Tokenized),
+    )
     async def tokenize(http: Request) -> Response:
         """The tokens of a prompt, or of a conversation with its media, as an answer to it would count them."""
         fields = await read_fields(http, state)
@@ -36,14 +41,14 @@ def token_router(state: ServerState) -> APIRouter:
             work = _prompt(state, text)
         return await respond(state, http, work)
 
-    @router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest))
+    @router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest), responses=answered_with(Detokenized))
     async def detokenize(http: Request) -> Response:
         """The text of tokens."""
         request = await read_request(http, DetokenizeRequest, state)
         served_name(state, request.model)
         return await respond(state, http, _text(state, request.tokens))
 
-    @router.get("/tokenizer_info")
+    @router.get("/tokenizer_info", responses=answered_with(dict[str, Any]))
     async def tokenizer_info() -> Response:
         """The tokenizer's class and special tokens, and the chat template."""
         return Response(msgspec.json.encode(dict(state.engine.tokenizer_info)), media_type="application/json")
