@@ -43,7 +43,7 @@ _FIELDS = (
     "parallel_tool_calls", "chat_template", "chat_template_kwargs", "mm_processor_kwargs", "media_io_kwargs", "model",
     "add_generation_prompt", "continue_final_message", "cache_salt", "priority", "echo", "user", "prompt", "messages",
     "repetition_penalty", "presence_penalty", "ignore_eos", "skip_special_tokens", "max_completion_tokens",
-    "unheard_of",
+    "unheard_of", "input", "instructions", "previous_response_id", "store", "text", "reasoning", "tokens", "include",
 )  # fmt: skip
 _HEADERS = (
     "X-Request-Id: " + "x" * 5000, "X-Request-Id: ../../etc", "Authorization: Bearer \x01",
@@ -142,7 +142,15 @@ class Mutator:
     def _field(self) -> Mutant:
         """Fields with values that they can't have."""
         rng = self._rng
-        path, body = rng.choice(((CHAT, self._body()), (COMPLETIONS, {"prompt": "Hi", "max_tokens": 2})))
+        picture = {"type": "input_image", "image_url": _data_url(self._pictures[0])}
+        path, body = rng.choice((
+            (CHAT, self._body()),
+            (COMPLETIONS, {"prompt": "Hi", "max_tokens": 2}),
+            ("/v1/responses", {"input": [{"role": "user", "content": [picture]}], "max_output_tokens": 16}),
+            ("/tokenize", self._body()),
+            ("/tokenize", {"prompt": "Hi"}),
+            ("/detokenize", {"tokens": [1, 2]}),
+        ))  # fmt: skip
         for _ in range(rng.randint(1, 3)):
             body[rng.choice(_FIELDS)] = rng.choice(_JUNK)
         return Mutant("a field", post(path, _encode(body)))

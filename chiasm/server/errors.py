@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.routing import Match
 
 from chiasm.errors import EngineDeadError, OverloadedError, UserError
 
@@ -116,8 +117,17 @@ def error_answer(error: Exception) -> Response:
     return error_response(describe(error), headers)
 
 
-async def _answer_error(_request: Request, error: Exception) -> Response:
-    return error_answer(error)
+async def _answer_error(request: Request, error: Exception) -> Response:
+    response = error_answer(error)
+    if isinstance(error, HTTPException) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        response.headers["allow"] = ", ".join(_methods(request))
+    return response
+
+
+def _methods(request: Request) -> list[str]:
+    """What may be done with a path; Starlette names the methods of the first route that has it, and no others."""
+    asked = [(method, {**request.scope, "method": method}) for method in ("DELETE", "GET", "POST")]
+    return [method for method, scope in asked if any(r.matches(scope)[0] == Match.FULL for r in request.app.routes)]
 
 
 async def _answer_nobody(_request: Request, _error: Exception) -> Response:

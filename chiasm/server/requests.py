@@ -241,6 +241,8 @@ class TokenizeTextRequest(ModelRequest):
         return_token_strs: tell each token as the vocabulary writes it.
     """
 
+    model_config = ConfigDict(strict=True)
+
     prompt: str
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
@@ -252,6 +254,8 @@ class DetokenizeRequest(ModelRequest):
     Attributes:
         tokens: their ids, no more than the context holds.
     """
+
+    model_config = ConfigDict(strict=True)
 
     tokens: list[int]
 

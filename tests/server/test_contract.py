@@ -55,3 +55,9 @@ def test_schemathesis_finds_nothing(locked_server: RunningServer, tmp_path: Path
     status, printed = check_contract(program, locked_server.url, examples=10, seed=1, folder=str(tmp_path))
     assert status == 0, printed[-8000:]
     assert " passed" in printed
+
+
+def test_a_wrong_method_is_told_all_right_ones(server: RunningServer) -> None:
+    answer = server.client.patch("/v1/responses/resp_1")
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == "DELETE, GET"
