@@ -95,7 +95,7 @@ def test_nothing_is_held_after_an_error(server: RunningServer, engine: FakeEngin
 
 
 def test_counting_takes_a_place_like_an_answer(engine: FakeEngine) -> None:
-    with RunningServer(max_num_queued_reqs=1) as server, server.state.admission.admit(1):
+    with RunningServer(max_queue=1) as server, server.state.admission.admit(1):
         assert post(server, "/tokenize", prompt="Hi").status_code == 503
         assert post(server, "/detokenize", tokens=[1]).status_code == 503
 
