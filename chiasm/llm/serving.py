@@ -167,13 +167,8 @@ class AsyncLLM:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can still answer."""
-        return self._client.death is None
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether it has shown no sign of life for much longer than it ever took, though it hasn't ended."""
-        return self._client.is_stuck
+        """Whether it can still answer: it has not ended, nor been silent for much longer than ever before."""
+        return self._client.death is None and not self._client.is_stuck
 
     @property
     def stats(self) -> EngineStats:

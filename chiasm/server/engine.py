@@ -51,12 +51,7 @@ class Engine(Protocol):
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can still answer."""
-        ...
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether it has shown no sign of life for much longer than it ever took, though it hasn't ended."""
+        """Whether it can still answer: it has not ended, nor been silent for much longer than ever before."""
         ...
 
     @property

@@ -35,8 +35,7 @@ def info_router(state: ServerState) -> APIRouter:
         """200 with an empty body, on which some clients insist; 503 when the engine is dead or stuck, or when the
         server is shutting down.
         """
-        engine = state.engine
-        is_well = engine.is_alive and not engine.is_stuck and not state.draining.is_set()
+        is_well = state.engine.is_alive and not state.draining.is_set()
         return Response(status_code=200 if is_well else 503)
 
     @router.get("/metrics", response_class=PlainTextResponse)

@@ -43,7 +43,6 @@ class FakeEngine:
         self.num_ranks = 2
         self.summary: tuple[str, ...] = ("device: none",)
         self.is_alive = True
-        self.is_stuck = False
         self.stops = 0
         self.added_tokens: dict[str, AddedToken] = {}
         self.reset()
