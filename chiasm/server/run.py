@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import resource
 import shlex
 import socket
 from collections.abc import Callable, Coroutine, Iterator
@@ -29,6 +30,7 @@ from chiasm.server.read_limit import ReadHttpProtocol
 from chiasm.server.state import ServerState
 from chiasm.server.tracing import Tracing
 
+_MOST_FILES = 65_536
 _ENGINE_SHUTDOWN_TIMEOUT = 10.0  # more than the engine gives its own processes
 
 StartEngine = Callable[[], Coroutine[Any, Any, Engine]]
@@ -69,6 +71,7 @@ def serve(config: ServerConfig, start_engine: StartEngine, announce: Announce, e
     Raises:
         UserError: if the address can't be listened on, traces can't be made, or from ``start_engine``.
     """
+    _allow_connections(config.max_queue)
     endpoint = config.otlp_traces_endpoint
     tracing = None if endpoint is None else Tracing.to_endpoint(endpoint)
     loop_factory = uvicorn.Config("", log_config=None).get_loop_factory()  # uvloop where it is installed
@@ -77,6 +80,15 @@ def serve(config: ServerConfig, start_engine: StartEngine, announce: Announce, e
         asyncio.Runner(loop_factory=loop_factory) as runner,
     ):
         return runner.run(_serve(config, sock, start_engine, _Surroundings(announce, example, tracing)))
+
+
+def _allow_connections(max_queue: int) -> None:
+    """Let this process have as many connections as the system allows: 1,024, the usual limit, are soon taken."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    if files < max_queue:
+        _logger.warning("The system allows %d open files, fewer than the %d answers of max_queue.", files, max_queue)
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shlex
 import shutil
 import signal
@@ -172,3 +173,20 @@ def test_answers_on_a_kept_connection_are_not_held_back() -> None:
     """By Nagle's algorithm, which waits 40 ms for the client's word before it sends the rest of an answer."""
     with bind("127.0.0.1", 0) as sock:
         assert sock.proto == socket.IPPROTO_TCP
+
+
+def test_a_server_takes_as_many_connections_as_the_system_allows() -> None:
+    """1,024 open files are the usual limit, which a process may raise for itself."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        with running() as process:
+            url = process.line("Serving on").split()[-1]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            sockets = [socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) for _ in range(300)]
+            assert ask(url).status_code == 200
+            for sock in sockets:
+                sock.close()
+            process.child.terminate()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
