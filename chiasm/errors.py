@@ -17,13 +17,15 @@ class UserError(ValueError):
             server or the text of a decoder's exception.
         param: the request field or the flag at fault, in the user's words (``"temperature"``).
         status: the HTTP status that a server answers with; 400 unless a narrower one is true.
+        may_pass: whether the same may be served in a moment: what is at fault is a host that a request names.
     """
 
-    def __init__(self, message: str, *, param: str | None = None, status: int = 400) -> None:
+    def __init__(self, message: str, *, param: str | None = None, status: int = 400, may_pass: bool = False) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.status = status
+        self.may_pass = may_pass
 
 
 class EngineDeadError(RuntimeError):

@@ -79,8 +79,8 @@ class MediaFetcher:
 
         Raises:
             UserError: 400 for a host or an address that may not be reached; 422 for a malformed URL, a host that
-                does not exist, a refusal by the host, too many redirects or too large a body; 502 or 504 if the host
-                is out of order or too slow.
+                does not exist, a refusal by the host, too many redirects or too large a body, and, with
+                ``may_pass``, a host that is out of order or too slow.
             OverloadedError: if too many hosts are being looked up, or from ``held``.
         """
         seconds = self._timeout if seconds is None else seconds
@@ -90,7 +90,7 @@ class MediaFetcher:
                     return await self._follow(url, partial(_count, held, param), param)
             except TimeoutError as error:
                 message = f"the media URL could not be downloaded within {seconds:g} seconds."
-                raise UserError(message, param=param, status=504) from error
+                raise UserError(message, param=param, status=422, may_pass=True) from error
 
     async def _follow(self, url: str, on_bytes: OnBytes, param: str | None) -> bytes:
         for _ in range(1 + _MAX_REDIRECTS):
@@ -121,7 +121,7 @@ class MediaFetcher:
             raise UserError(message, param=param, status=422) from error
         except DownloadError as error:
             message = "the media URL could not be downloaded: its host can't be reached or broke off."
-            raise UserError(message, param=param, status=502) from error
+            raise UserError(message, param=param, status=422, may_pass=True) from error
 
     async def _checked_addresses(self, target: RemoteTarget, param: str | None) -> Sequence[IPAddress]:
         self._reach.check_host(target, param)
@@ -148,5 +148,5 @@ def _joined(url: str, location: str, param: str | None) -> str:
 
 
 def _refuse_answer(status: int, param: str | None) -> NoReturn:
-    is_transient = status in _TRANSIENT or status >= 500
-    raise UserError(f"the media URL's host answered {status}.", param=param, status=502 if is_transient else 422)
+    may_pass = status in _TRANSIENT or status >= 500
+    raise UserError(f"the media URL's host answered {status}.", param=param, status=422, may_pass=may_pass)

@@ -108,6 +108,8 @@ def error_answer(error: Exception) -> Response:
     match error:
         case UserError(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE | HTTPStatus.REQUEST_TIMEOUT):
             headers["connection"] = "close"  # the client is still sending what nobody will read
+        case UserError(may_pass=True):
+            headers["x-should-retry"] = "true"  # or OpenAI's client takes every 4xx for good
         case OverloadedError():
             headers["retry-after"] = str(error.retry_after)
         case StoppingError():

@@ -40,9 +40,8 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     413: _error("The body is too large."),
     422: _error("Media that can't be had."),
     500: _error("A fault of the server, or its engine has stopped."),
-    502: _error("The host of media is out of order."),
     503: {**_error("Too much to do, or the server is shutting down."), "headers": _RETRY_AFTER},
-    504: _error("The host of media, or the whole request, took too long."),
+    504: _error("The whole request took too long."),
 }
 _UNAUTHORIZED = _error("A key is needed.")
 

@@ -346,3 +346,11 @@ def send_until_answered(sock: socket.socket, piece: bytes) -> bytes:
         if received:
             break
     return received
+
+
+def test_a_host_of_media_that_is_out_of_order_may_be_asked_again(server: RunningServer, engine: FakeEngine) -> None:
+    engine.prepare_error = UserError("the media URL's host answered 503.", param="x", status=422, may_pass=True)
+    response = server.chat()
+    assert (response.status_code, response.headers["x-should-retry"]) == (422, "true")
+    engine.prepare_error = UserError("the media URL's host answered 404.", param="x", status=422)
+    assert "x-should-retry" not in server.chat().headers
