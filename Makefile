@@ -6,7 +6,7 @@ MODEL ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test device-check docs lint types imports format clean
+.PHONY: help install serve test clients device-check docs lint types imports format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 22
@@ -24,6 +24,9 @@ serve: install ## Serve MODEL (a folder or hub name; empty: a built-in one) with
 
 test: install ## Run all tests that need no GPU
 	$(BIN)/python -m pytest -q
+
+clients: install ## Run real clients against a server on two ranks; makes .venv-clients, about 8 GB
+	CLIENT_ENVIRONMENTS=.venv-clients $(BIN)/python -m pytest -q tests/clients $(ARGS)
 
 device-check: install ## On a machine with a GPU: is everything right on it, and how fast is it? About 7 minutes
 	$(BIN)/python -m bench.device_check $(ARGS)
@@ -45,6 +48,6 @@ format: install ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean: ## Remove .venv and what tools left behind
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+clean: ## Remove .venv, .venv-clients and what tools left behind
+	rm -rf $(VENV) .venv-clients .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Real clients, unmodified, each in a virtual environment of its own, against servers on two ranks."""

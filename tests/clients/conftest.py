@@ -1,0 +1,80 @@
+"""Servers on two ranks, the charts, and the clients' environments; all of it only where environments may be made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.charts import MAX_TOKENS, Asked, ask_charts
+from tests.clients.environments import Environment, make_environment
+from tests.clients.scripted import save_scripted
+from tests.e2e.servers import Server
+
+_RUNNING = "chiasm:num_requests_running"
+_BLOCKS = "chiasm:kv_cache_usage_perc"
+_KEPT_IN = os.environ.get("CLIENT_ENVIRONMENTS")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def environments() -> Path:
+    """Where the environments are kept."""
+    if not _KEPT_IN:
+        pytest.skip("needs environments with the clients, some GB: make clients")
+    return Path(_KEPT_IN).absolute()
+
+
+@pytest.fixture(scope="session")
+def install(environments: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Environment]]:
+    """Gives a client's environment; at the end no client may have looked for anything but the server."""
+    outside = tmp_path_factory.mktemp("outside")
+
+    def make(name: str) -> Environment:
+        return Environment(make_environment(environments, name), outside / name)
+
+    yield make
+    tried = {file.name: sorted(set(file.read_text(encoding="utf-8").split())) for file in outside.iterdir()}
+    assert not tried, f"clients looked for {tried}"
+
+
+@pytest.fixture(scope="session")
+def charts_server(environments: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The built-in chart reader."""
+    with Server(None, tmp_path_factory.mktemp("charts_server") / "log", "-tp", "2") as server:
+        yield server
+        _await_idle(server)
+
+
+@pytest.fixture(scope="session")
+def tools_server(environments: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A model that calls a tool by itself."""
+    folder = save_scripted(tmp_path_factory.mktemp("scripted"))
+    flags = ["-tp", "2", "--dtype", "float32", "--served-model-name", "scripted"]
+    flags += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"]
+    with Server(folder, tmp_path_factory.mktemp("tools_server") / "log", *flags) as server:
+        yield server
+        _await_idle(server)
+
+
+@pytest.fixture(scope="session")
+def charts(charts_server: Server, tmp_path_factory: pytest.TempPathFactory) -> list[Asked]:
+    """What the chart reader says with no client in between."""
+    asked = ask_charts(charts_server, tmp_path_factory.mktemp("charts"))
+    assert sum(chart.is_right for chart in asked) > len(asked) * 0.6, "the built-in model reads charts"
+    return asked
+
+
+@pytest.fixture(scope="session")
+def given(charts_server: Server, tools_server: Server, charts: list[Asked]) -> dict[str, Any]:
+    """What drivers are told."""
+    asked = [{"url": chart.url, "question": chart.question} for chart in charts]
+    urls = {"charts_url": charts_server.url, "tools_url": tools_server.url}
+    return {**urls, "charts": asked, "max_tokens": MAX_TOKENS}
+
+
+def _await_idle(server: Server) -> None:
+    server.await_metric(_RUNNING, 0)
+    server.await_metric(_BLOCKS, 0)
