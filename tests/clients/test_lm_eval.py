@@ -48,6 +48,7 @@ output_type: multiple_choice
 doc_to_text: "{{{{query}}}}"
 doc_to_choice: "{{{{choices}}}}"
 doc_to_target: "{{{{gold}}}}"
+target_delimiter: ""
 metric_list:
   - {{metric: acc, aggregation: mean, higher_is_better: true}}
 """,
@@ -150,7 +151,10 @@ def _likelihoods() -> Iterator[list[tuple[float, bool]]]:
 
 @torch.inference_mode()
 def _likelihood(tokenizer: Any, model: Any, query: str, choice: str) -> tuple[float, bool]:
-    begin, whole = tokenizer(query).input_ids, tokenizer(query + choice).input_ids
+    begin = tokenizer(query).input_ids
+    whole = (
+        begin + tokenizer(query + choice).input_ids[len(begin) :]
+    )  # as the harness parts them, be they alike or not
     logprobs = model(input_ids=torch.tensor([whole])).logits[0].log_softmax(-1)
     places = range(len(begin), len(whole))
     is_greedy = all(int(logprobs[place - 1].argmax()) == whole[place] for place in places)
