@@ -25,7 +25,7 @@ serve: install ## Serve MODEL (a folder or hub name; empty: a built-in one) with
 test: install ## Run all tests that need no GPU
 	$(BIN)/python -m pytest -q
 
-clients: install ## Run real clients against a server on two ranks; makes .venv-clients, about 8 GB
+clients: install ## Run real clients against a server on two ranks; makes .venv-clients, 7 GB
 	CLIENT_ENVIRONMENTS=.venv-clients $(BIN)/python -m pytest -q tests/clients $(ARGS)
 
 device-check: install ## On a machine with a GPU: is everything right on it, and how fast is it? About 7 minutes

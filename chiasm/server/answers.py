@@ -36,7 +36,13 @@ class Tally:
         num_image = sum(output.num_image_tokens for output in latest)
         num_video = sum(output.num_video_tokens for output in latest)
         num_cached = sum(output.num_cached_tokens for output in latest)
-        details = PromptTokensDetails(num_cached, num_image, {"image": num_image, "video": num_video})
+        details = PromptTokensDetails(
+            cached_tokens=num_cached,
+            prompt_tokens=num_prompt - num_image - num_video,
+            image_tokens=num_image,
+            video_tokens=num_video,
+            multimodal_tokens={"image": num_image, "video": num_video},
+        )
         reasoning = UNSET if num_reasoning is None else CompletionTokensDetails(num_reasoning)
         return Usage(num_prompt, num_prompt + self._completion_tokens, self._completion_tokens, details, reasoning)
 

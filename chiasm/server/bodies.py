@@ -11,10 +11,16 @@ from starlette.responses import Response
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
-    """What the prompt's tokens were: ``image_tokens`` is guidellm's name, ``multimodal_tokens`` is vLLM's."""
+    """What the prompt's tokens were.
+
+    ``prompt_tokens`` here are those of text alone: guidellm adds those of media to them, or to all where they aren't
+    told. ``multimodal_tokens`` is vLLM's name.
+    """
 
     cached_tokens: int
+    prompt_tokens: int
     image_tokens: int
+    video_tokens: int
     multimodal_tokens: dict[str, int]
 
 

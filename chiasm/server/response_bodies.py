@@ -60,7 +60,9 @@ class InputTokensDetails(msgspec.Struct, frozen=True):
     """What the prompt's tokens were; the client's type wants to know of writes to a cache, for which nobody pays."""
 
     cached_tokens: int
+    text_tokens: int
     image_tokens: int
+    video_tokens: int
     multimodal_tokens: dict[str, int]
     cache_write_tokens: int = 0
 

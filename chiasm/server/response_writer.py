@@ -253,7 +253,11 @@ def response_usage(usage: Usage, num_reasoning: int) -> ResponseUsage:
     return ResponseUsage(
         input_tokens=usage.prompt_tokens,
         input_tokens_details=InputTokensDetails(
-            details.cached_tokens, details.image_tokens, details.multimodal_tokens
+            cached_tokens=details.cached_tokens,
+            text_tokens=details.prompt_tokens,
+            image_tokens=details.image_tokens,
+            video_tokens=details.video_tokens,
+            multimodal_tokens=details.multimodal_tokens,
         ),
         output_tokens=usage.completion_tokens,
         output_tokens_details=OutputTokensDetails(num_reasoning),

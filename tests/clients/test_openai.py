@@ -133,6 +133,8 @@ def test_a_conversation_in_which_the_model_calls_by_itself(driven: Driven) -> No
         text, [(_, name, arguments)], reason = whole
         assert (text, name, json.loads(arguments), reason) == ("", "get_weather", ARGUMENTS, "tool_calls")
     assert found["reasoning"] == [REASONING, REASONING]
+    num_reasoning, num_tokens = found["counts"]
+    assert 0 < num_reasoning < num_tokens
     assert found["told"] == [[RESULT, [], "stop"]] * 2
     assert found["calls of none"] == []
 

@@ -163,9 +163,11 @@ def test_every_spelling_of_parts_in_the_order_written(server: RunningServer, eng
             "messages[0]",
         ),
     )
-    details = answer.json()["usage"]["prompt_tokens_details"]
+    usage = answer.json()["usage"]
+    details = usage["prompt_tokens_details"]
     assert details["multimodal_tokens"] == {"image": 4 * TOKENS_PER_IMAGE, "video": 0}
     assert details["image_tokens"] == 4 * TOKENS_PER_IMAGE
+    assert details["prompt_tokens"] + details["image_tokens"] + details["video_tokens"] == usage["prompt_tokens"]
 
 
 def test_roles_and_their_further_fields(server: RunningServer, engine: FakeEngine) -> None:

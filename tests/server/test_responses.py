@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from typing import Any, Literal
+from unittest.mock import ANY
 
 import openai
 import pydantic
@@ -86,6 +87,8 @@ def test_a_text(client: openai.OpenAI, engine: FakeEngine) -> None:
     usage = response.usage
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (4, 4, 8)
     assert (usage.input_tokens_details.cached_tokens, usage.output_tokens_details.reasoning_tokens) == (2, 0)
+    extra = usage.input_tokens_details.model_extra
+    assert extra == {"text_tokens": 4, "image_tokens": 0, "video_tokens": 0, "multimodal_tokens": ANY}
     (item,) = response.output
     assert isinstance(item, ResponseOutputMessage)
     assert (item.role, item.status) == ("assistant", "completed")

@@ -229,7 +229,8 @@ def conversation(given):
     messages = _messages(given["charts"][0])
     fields = {"model": "scripted", "tools": [WEATHER], "max_tokens": 60}
     called = _both(client, {**fields, "messages": messages})
-    turn = client.chat.completions.create(**fields, messages=messages).choices[0].message
+    answer = client.chat.completions.create(**fields, messages=messages)
+    turn = answer.choices[0].message
     result = {"role": "tool", "tool_call_id": turn.tool_calls[0].id, "content": '{"sky": "blue"}'}
     messages = [*messages, turn.model_dump(exclude_none=True), result]
     told = _both(client, {**fields, "messages": messages})
@@ -239,6 +240,7 @@ def conversation(given):
     return {
         "called": called,
         "reasoning": [turn.reasoning, turn.reasoning_content],
+        "counts": [answer.usage.completion_tokens_details.reasoning_tokens, answer.usage.completion_tokens],
         "told": told,
         "again": again,
         "calls of none": _calls(plain.message),
