@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 
-from chiasm.evals.charts.examples import held_out_seed, make_example
+from chiasm.evals.charts.examples import Example, held_out_seed, make_example
 from chiasm.evals.relaxed import is_right
 from tests.e2e.servers import Server, data_url, image_message
 
@@ -44,9 +46,8 @@ class Asked:
 
 def ask_charts(server: Server, folder: Path) -> list[Asked]:
     """Draw charts, and ask the server about each."""
-    examples = [example for seed in range(3 * NUM_CHARTS) if len((example := _example(seed)).images) == 1]
     asked = []
-    for index, example in enumerate(examples[:NUM_CHARTS]):
+    for index, example in enumerate(islice(_examples(), NUM_CHARTS)):
         picture = folder / f"{index}.png"
         example.images[0].save(picture)
         url = data_url(example.images[0])
@@ -58,8 +59,12 @@ def ask_charts(server: Server, folder: Path) -> list[Asked]:
     return asked
 
 
-def _example(seed: int):
-    return make_example(held_out_seed(seed))
+def _examples() -> Iterator[Example]:
+    """Those with one picture, which all clients can ask about."""
+    for seed in count():
+        example = make_example(held_out_seed(seed))
+        if len(example.images) == 1:
+            yield example
 
 
 def write_lines(path: Path, rows: list[dict[str, object]]) -> Path:
