@@ -17,23 +17,27 @@ from tests.e2e.servers import Server
 _RUNNING = "chiasm:num_requests_running"
 _BLOCKS = "chiasm:kv_cache_usage_perc"
 _KEPT_IN = os.environ.get("CLIENT_ENVIRONMENTS")
+_SECONDS = 1800  # the first test of a client also installs it
 
 
-@pytest.fixture(scope="session", autouse=True)
-def environments() -> Path:
-    """Where the environments are kept."""
-    if not _KEPT_IN:
-        pytest.skip("needs environments with the clients, some GB: make clients")
-    return Path(_KEPT_IN).absolute()
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark this folder's tests, and skip them where nobody has said where environments may be made."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.clients)
+            item.add_marker(pytest.mark.timeout(_SECONDS))
+            if not _KEPT_IN:
+                item.add_marker(pytest.mark.skip(reason="needs environments with the clients, 7 GB: make clients"))
 
 
 @pytest.fixture(scope="session")
-def install(environments: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Environment]]:
+def install(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Environment]]:
     """Gives a client's environment; at the end no client may have looked for anything but the server."""
-    outside = tmp_path_factory.mktemp("outside")
+    outside, kept_in = tmp_path_factory.mktemp("outside"), Path(_KEPT_IN or "").absolute()
 
     def make(name: str) -> Environment:
-        return Environment(make_environment(environments, name), outside / name)
+        return Environment(make_environment(kept_in, name), outside / name)
 
     yield make
     tried = {file.name: sorted(set(file.read_text(encoding="utf-8").split())) for file in outside.iterdir()}
@@ -41,7 +45,7 @@ def install(environments: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture(scope="session")
-def charts_server(environments: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def charts_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The built-in chart reader."""
     with Server(None, tmp_path_factory.mktemp("charts_server") / "log", "-tp", "2") as server:
         yield server
@@ -49,7 +53,7 @@ def charts_server(environments: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="session")
-def tools_server(environments: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def tools_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A model that calls a tool by itself."""
     folder = save_scripted(tmp_path_factory.mktemp("scripted"))
     flags = ["-tp", "2", "--dtype", "float32", "--served-model-name", "scripted"]

@@ -6,14 +6,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from chiasm.config.built_in import BUILT_IN_FOLDER
 from tests.clients.charts import Asked, write_lines
 from tests.clients.environments import Environment
 from tests.e2e.servers import Server
-
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(1800)]
 
 
 def test_pictures(

@@ -6,12 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from tests.clients.environments import Environment
 from tests.e2e.servers import Server
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(1800)]
 _CODE = """
 import sys, urllib.request
 for url in sys.argv[1:]:

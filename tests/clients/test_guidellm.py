@@ -13,7 +13,6 @@ from tests.clients.charts import Asked, write_lines
 from tests.clients.environments import Environment
 from tests.e2e.servers import Server
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(1800)]
 NUM_REQUESTS = 8
 
 

@@ -13,8 +13,6 @@ from tests.clients.driven import Driven, drive
 from tests.clients.environments import Environment
 from tests.clients.scripted import ARGUMENTS, REASONING, RESULT
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(1800)]
-
 
 @pytest.fixture(scope="module")
 def driven(

@@ -17,7 +17,6 @@ from tests.clients.driven import DRIVERS
 from tests.clients.environments import Environment
 from tests.e2e.servers import Server
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(1800)]
 # With the prompt of ChartQA's own task, and with the bare question, which is all that the built-in model understands.
 _TASKS = {
     "chartqa_local": """\

@@ -11,8 +11,6 @@ from tests.clients.charts import Asked, write_lines
 from tests.clients.driven import DRIVERS, Driven, drive
 from tests.clients.environments import Environment
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(1800)]
-
 
 @pytest.fixture(scope="module")
 def driven(

@@ -14,7 +14,6 @@ from tests.clients.environments import Environment
 from tests.clients.scripted import ARGUMENTS, REASONING, RESULT
 from tests.e2e.servers import Server
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(1800)]
 KEY = "a key"
 PICTURE = "messages[0].content[1].image_url.url"
 DETAILS = {"cached_tokens", "image_tokens", "multimodal_tokens"}

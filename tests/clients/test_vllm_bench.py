@@ -15,7 +15,6 @@ from tests.clients.driven import DRIVERS
 from tests.clients.environments import Environment
 from tests.e2e.servers import Server
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(1800)]
 CHAT = ("--backend", "openai-chat", "--endpoint", "/v1/chat/completions")
 
 
