@@ -6,12 +6,17 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
 from tests.checkpoints.common import SavedModel
 from tests.checkpoints.qwen2 import save_qwen2_5_vl
 from tests.ranks import RankPool
+
+# How long an example takes says what else the machine does.
+hypothesis.settings.register_profile("chiasm", deadline=None)
+hypothesis.settings.load_profile("chiasm")
 
 
 @pytest.fixture(scope="session", autouse=True)

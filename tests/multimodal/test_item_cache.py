@@ -278,7 +278,7 @@ _ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(actions=_ACTIONS, num_pages=st.integers(0, 3))
 def test_files_are_those_that_are_kept_or_lent_whatever_happens(
     actions: list[tuple[str, int]], num_pages: int

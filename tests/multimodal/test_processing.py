@@ -96,7 +96,7 @@ def test_tiles_equal_hugging_face_on_photographs(name, tmp_path):
     assert canvas_outcome(image, 448, tmp_path) == GOLDENS[f"mllama {name}"]
 
 
-@hypothesis.settings(deadline=None, database=None)  # the first example imports transformers
+@hypothesis.settings(database=None)
 @hypothesis.given(
     height=st.integers(1, 5000),
     width=st.integers(1, 5000),
@@ -132,7 +132,7 @@ def test_pictures_of_tiles_have_no_limits_of_their_area():
         bounded_spec(spec, {"min_pixels": 100}, {})
 
 
-@hypothesis.settings(deadline=None, database=None)  # the first example imports transformers
+@hypothesis.settings(database=None)
 @hypothesis.given(
     height=st.integers(1, 3000),
     width=st.integers(1, 3000),
@@ -155,7 +155,7 @@ def test_sizes_equal_hugging_face(height, width, limits, patch_size):
         assert expected[0] * expected[1] <= spec.max_tokens * (2 * patch_size) ** 2
 
 
-@hypothesis.settings(deadline=None, database=None)
+@hypothesis.settings(database=None)
 @hypothesis.given(
     height=st.integers(1, 3000),
     width=st.integers(1, 3000),
