@@ -16,6 +16,12 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 _DATA_HEADER = re.compile(r"[^,;]*(?:;[^,;]*)*;base64", re.IGNORECASE)
 _FRAMES_HEADER = re.compile(r"data:video/jpeg[;,]", re.IGNORECASE)
 _MAX_DATA_HEADER = 1024
+# What tools put into base64 beside its characters: lines that end, and what a URL escapes.
+_SPACES = b" \t\r\n\f"
+_ESCAPES = {b"%2B": b"+", b"%2F": b"/", b"%3D": b"=", b"%0A": b"", b"%0D": b"", b"%09": b"", b"%20": b""}
+_FROM_URL_ALPHABET = bytes.maketrans(b"-_", b"+/")
+_MAX_ESCAPED_BYTES = 8 << 20  # several passes over a text take their time, in which nobody else is served
+_MAX_ESCAPED = 3  # bytes of a URL for a character of base64
 # [//host]/path
 _FILE_REST = re.compile(r"(?://(?P<host>[^/?#]*)|(?!//))(?P<path>/[^?#]*)", re.DOTALL)
 
@@ -58,6 +64,8 @@ def parse_source(url: str, *, max_bytes: int, param: str | None = None) -> Media
     Raises:
         UserError: for another scheme or none, ``data`` that is not base64 or is too long, and ``file`` URLs that
             name a host or are malformed.
+
+    Base64 may be in lines, percent-encoded, or in the alphabet of URLs; it is handed on without that.
     """
     match = _SCHEME.match(url)
     scheme = match[1].lower() if match else ""
@@ -100,15 +108,37 @@ def _base64_text(url: str, start: int, max_bytes: int, param: str | None) -> byt
     comma = url.find(",", start, start + _MAX_DATA_HEADER)
     if comma < 0 or not _DATA_HEADER.fullmatch(url, start, comma):
         _refuse("a data: URL must have the form data:image/png;base64,<data>.", param)
-    length = len(url) - comma - 1
     max_length = (max_bytes + 2) // 3 * 4
-    if length > max_length:
-        message = f"a data: URL may hold at most {max_length} characters of base64 ({max_bytes} bytes), got {length}."
-        raise UserError(message, param=param, status=422)
+    length = len(url) - comma - 1
+    if length <= _MAX_ESCAPED * max_length:
+        text = _plain_base64(url[comma + 1 :], param)
+        length = len(text)
+        if length <= max_length:
+            return text
+    message = f"a data: URL may hold at most {max_length} characters of base64 ({max_bytes} bytes), got {length}."
+    raise UserError(message, param=param, status=422)
+
+
+def _plain_base64(text: str, param: str | None) -> bytes:
+    """Base64 in its own alphabet and nothing else; what needs no change is copied once."""
     try:
-        return url[comma + 1 :].encode("ascii")
+        found = text.encode("ascii")
     except UnicodeEncodeError:
-        _refuse("the data: URL is not valid base64.", param)
+        _refuse("the data: URL is not valid base64: it has characters beyond ASCII.", param)
+    if b"%" in found:
+        if len(found) > _MAX_ESCAPED_BYTES:
+            limit = f"percent-encoded base64 may have at most {_MAX_ESCAPED_BYTES} characters"
+            raise UserError(f"{limit}, got {len(found)}; plain base64 may have more.", param=param, status=422)
+        # One replacement at a time, all in C: a text of nothing but escapes must not cost a step of Python for each.
+        for escape, meant in _ESCAPES.items():
+            found = found.replace(escape, meant).replace(escape.lower(), meant)
+        if b"%" in found:
+            _refuse("the data: URL is not valid base64: of escapes, only those of + / = and spaces are read.", param)
+    if any(space in found for space in _SPACES):
+        found = found.translate(None, _SPACES)
+    if b"-" in found or b"_" in found:
+        found = found.translate(_FROM_URL_ALPHABET)
+    return found
 
 
 def _local_path(rest: str, param: str | None) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 
 from chiasm.errors import UserError
 from chiasm.multimodal.local_files import read_local_file
-from chiasm.multimodal.sources import MediaSource, RemoteUrl, parse_source
+from chiasm.multimodal.sources import MediaSource, RemoteUrl, parse_frames, parse_source
 
 PARAM = "messages[0].content[1].image_url.url"
 
@@ -66,6 +66,31 @@ class TestData:
         error = refusal("data:;base64," + base64.b64encode(b"x" * 1003).decode())
         assert error.status == 422
         assert "at most 1336 characters of base64 (1000 bytes), got 1340" in error.message
+
+    @pytest.mark.parametrize(
+        "written",
+        ["+/+/QUI=", "+/+/\nQUI=\n", " +/+/\r\n\tQUI=", "%2B%2F%2b%2fQUI%3D", "-_-_QUI=", "+_-/QUI%3d%0A%0d%20"],
+    )
+    def test_lines_escapes_and_the_alphabet_of_urls_are_read(self, written):
+        assert parse(f"data:;base64,{written}") == MediaSource("base64", b"+/+/QUI=")
+        frames = parse_frames(f"data:video/jpeg;base64,{written},{written}", max_bytes=100, max_frames=2)
+        assert frames == MediaSource("frames", b"+/+/QUI=,+/+/QUI=")
+
+    def test_other_escapes_are_refused(self):
+        assert "only those of + / = and spaces" in refusal("data:;base64,%41UJD").message
+
+    def test_a_long_text_with_escapes_is_refused(self):
+        assert (
+            "8388608 characters, got 8388609"
+            in refusal("data:;base64,%2B" + "A" * 8_388_606, max_bytes=10**8).message
+        )
+
+    def test_what_is_left_out_does_not_count(self):
+        text = base64.encodebytes(b"\xff" * 1000).decode()
+        assert parse(f"data:;base64,{text}") == MediaSource("base64", base64.b64encode(b"\xff" * 1000))
+        assert parse("data:;base64," + "%2F" * 1336) == MediaSource("base64", b"/" * 1336)
+        assert "got 1340" in refusal("data:;base64," + "%2F" * 1000 + "/" * 340).message
+        assert refusal("data:;base64," + "\n" * 10_000).status == 422
 
     def test_what_is_not_ascii_is_refused(self):
         assert "not valid base64" in refusal("data:;base64,QÜ==").message
