@@ -49,6 +49,7 @@ class SequenceDelta(msgspec.Struct, frozen=True):
         num_cached_tokens: prompt tokens taken from the prefix cache.
         prompt_logprobs: of further tokens of the prompt, in order from its second one on.
         error: for ``finish_reason == "error"``: what went wrong, for the user.
+        error_param: the field of the request at fault; None stands for what was asked.
         times: until its first token; on the delta with that token.
     """
 
@@ -60,6 +61,7 @@ class SequenceDelta(msgspec.Struct, frozen=True):
     num_cached_tokens: int = 0
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     error: str | None = None
+    error_param: str | None = None
     times: RequestTimes | None = None
 
 

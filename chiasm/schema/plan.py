@@ -184,6 +184,18 @@ class SampledToken(msgspec.Struct, frozen=True):
     is_stuck: bool = False
 
 
+class Failure(msgspec.Struct, frozen=True):
+    """Why a sequence can't go on.
+
+    Attributes:
+        reason: for the user.
+        param: the field of the request at fault, if it is known.
+    """
+
+    reason: str
+    param: str | None
+
+
 class StepResult(msgspec.Struct, frozen=True):
     """What rank 0 reports of a step.
 
@@ -199,7 +211,7 @@ class StepResult(msgspec.Struct, frozen=True):
         encoder_passes: passes through the tower on rank 0 so far, by how they were launched; empty where there is but
             one way.
         compute_seconds: time of the language model and the sampler on rank 0; 0 where the encoder worked beside them.
-        failed_sequences: request id -> reason, of sequences that have no next token; they were sampled for nothing.
+        failed_sequences: request id -> why it has no next token; such sequences were sampled for nothing.
         prompt_logprobs: request id -> log-probabilities of the tokens behind those that were to be scored.
     """
 
@@ -211,5 +223,5 @@ class StepResult(msgspec.Struct, frozen=True):
     encoder_exchanged_bytes: tuple[int, ...] = ()
     encoder_passes: dict[str, int] = {}
     compute_seconds: float = 0.0
-    failed_sequences: dict[str, str] = {}
+    failed_sequences: dict[str, Failure] = {}
     prompt_logprobs: dict[str, tuple[TokenLogprob, ...]] = {}

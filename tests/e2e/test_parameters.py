@@ -116,8 +116,9 @@ def test_an_answer_to_which_no_token_is_left_fails_alone(llm: LLM) -> None:
         SamplingParams(max_tokens=5, allowed_token_ids=(40,), bad_words=(word * 3,), ignore_eos=True),
         SamplingParams(max_tokens=5, allowed_token_ids=(41,), bad_words=(word,), ignore_eos=True),
     ]
-    with pytest.raises(UserError, match="no token is left to sample"):
+    with pytest.raises(UserError, match="no token is left to sample") as caught:
         llm.generate(["Hi", "Ho"], params, use_tqdm=False)
+    assert caught.value.param == "allowed_token_ids"
     assert llm.generate("Ho", params[1], use_tqdm=False)[0].outputs[0].token_ids == [41] * 5
 
 

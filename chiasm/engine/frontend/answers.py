@@ -108,14 +108,14 @@ class Answers:
         """What a delta adds to answer ``index``; None if that had ended already, or the prompt alone has news.
 
         Raises:
-            UserError: if its image could not be encoded.
+            UserError: if the core could not go on with it: an image can't be encoded, or no token is left to sample.
             EngineDeadError: if the core has given it up.
         """
         answer = self._answers[index]
         if answer.is_finished:
             return None
         if delta.finish_reason == "error":
-            raise UserError(delta.error or "the request failed.", param="messages")
+            raise UserError(delta.error or "the request failed.", param=delta.error_param or "messages")
         if delta.finish_reason == "abort":
             raise EngineDeadError("the request was aborted by the engine.")
         if delta.prompt_logprobs:

@@ -10,6 +10,7 @@ from chiasm.errors import UserError
 from chiasm.grammar.guide import AnswerGuide, GuideError
 from chiasm.logs import get_logger
 from chiasm.sampling.rows import SamplingRow
+from chiasm.schema.plan import Failure
 from chiasm.schema.structured import StructuredOutputs
 
 if TYPE_CHECKING:
@@ -24,11 +25,11 @@ class Masks(NamedTuple):
 
     Attributes:
         allowed: by row, a bit for each token.
-        failed: request id -> reason, of rows for which that can't be told.
+        failed: request id -> why, of rows for which that can't be told.
     """
 
     allowed: dict[int, bytes]
-    failed: dict[str, str]
+    failed: dict[str, Failure]
 
 
 class Guides:
@@ -68,11 +69,11 @@ class Guides:
                 allowed = following.allowed()
             except (UserError, GuideError) as error:
                 _log.warning("the form of %s can't be followed: %s", row.request_id, error)
-                masks.failed[row.request_id] = _FAILED
+                masks.failed[row.request_id] = _failure(row)
                 continue
             except Exception:  # a bug of the library that follows it: one answer's, and not the batch's
                 _log.exception("following the form of %s fails", row.request_id)
-                masks.failed[row.request_id] = _FAILED
+                masks.failed[row.request_id] = _failure(row)
                 continue
             if allowed is not None:
                 masks.allowed[index] = allowed
@@ -82,3 +83,8 @@ class Guides:
         if self._compiler is None:
             self._compiler = self._make_compiler()
         return AnswerGuide(self._compiler.compile(form), form.thinking)
+
+
+def _failure(row: SamplingRow) -> Failure:
+    form = row.params.structured_outputs
+    return Failure(_FAILED, None if form is None else form.param)

@@ -11,9 +11,11 @@ import numpy.typing as npt
 from chiasm.sampling.masks import mask_of
 from chiasm.sampling.rows import SamplingRow
 from chiasm.schema.media import MediaItem
-from chiasm.schema.plan import ScheduledRequest, StartedRequest
+from chiasm.schema.plan import Failure, ScheduledRequest, StartedRequest
 from chiasm.schema.sampling import SamplingParams
 from chiasm.vision.frames import PlacedUnits
+
+_ALL_EXCLUDED = "no token is left to sample: allowed_token_ids, bad_words, min_tokens and the form exclude all."
 
 
 @dataclass(eq=False)
@@ -75,6 +77,17 @@ class SequenceRecord:
         if num_prompt:
             out[:, :num_prompt] = self.prompt_positions[:, start : start + num_prompt]
         out[:, num_prompt:] = np.arange(start + num_prompt, stop) + self.position_delta
+
+    def nothing_left(self) -> Failure:
+        """Why no token can be sampled, if none can; named is the first field that excludes some."""
+        params = self.sampling
+        fields = {
+            "allowed_token_ids": params.allowed_token_ids is not None,
+            "bad_words": bool(params.bad_words),
+            "min_tokens": params.min_tokens > 0,
+        }
+        form = None if params.structured_outputs is None else params.structured_outputs.param
+        return Failure(_ALL_EXCLUDED, next((name for name, is_given in fields.items() if is_given), form))
 
     def sampling_row(self) -> SamplingRow:
         """What the sampler needs."""

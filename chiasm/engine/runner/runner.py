@@ -37,7 +37,7 @@ from chiasm.ops.paged_attention import KVCache
 from chiasm.ops.varlen import SegmentKernel
 from chiasm.sampling.sampler import sample
 from chiasm.schema.facts import EncoderRates
-from chiasm.schema.plan import SampledToken, ScheduledRequest, StepPlan, StepResult, TokenLogprob, VisionStep
+from chiasm.schema.plan import Failure, SampledToken, ScheduledRequest, StepPlan, StepResult, TokenLogprob, VisionStep
 from chiasm.schema.wire import RankInfo
 from chiasm.vision.encode import EncodedUnits, PlanUnderWay, UnitEncoder
 from chiasm.vision.fit import Fit
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from chiasm.grammar.compile import GrammarCompiler
 
 _FAILED_UNIT = "this image could not be encoded; the server's log has the reason."
-_ALL_EXCLUDED = "no token is left to sample: allowed_token_ids, bad_words, min_tokens and the form exclude all."
 _NOTHING = EncodedUnits({}, frozenset(), (), 0.0, (), ())
 
 
@@ -388,12 +387,12 @@ class Runner:
         num_rows = self._config.max_num_seqs
         return score(hidden, parts, self._model.compute_logits, num_rows, is_reporting=self._group.rank == 0)
 
-    def _sample(self, logits: Tensor, scheduled: Sequence[Part]) -> tuple[list[SampledToken], dict[str, str]]:
+    def _sample(self, logits: Tensor, scheduled: Sequence[Part]) -> tuple[list[SampledToken], dict[str, Failure]]:
         """The new tokens, and why there is none for some sequences."""
         if self._group.rank != 0:
             return [], {}
         rows = [record.sampling_row() for record, part in scheduled if part.is_sampling]
         masks = self._guides.masks(rows)
         sampled = sample(logits, rows, self._facts.eos_token_ids, masks.allowed)
-        stuck = {token.request_id: _ALL_EXCLUDED for token in sampled if token.is_stuck}
-        return sampled, {**stuck, **masks.failed}
+        stuck = [token.request_id for token in sampled if token.is_stuck]
+        return sampled, {name: self._records[name].nothing_left() for name in stuck} | masks.failed

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from chiasm.engine.scheduler.sequence import Sequence
-from chiasm.schema.output import FinishReason
-from chiasm.schema.plan import ScheduledRequest
+from chiasm.schema.output import FinishReason, SequenceDelta
+from chiasm.schema.plan import Failure, ScheduledRequest
 
 
 @dataclass(frozen=True)
@@ -42,3 +42,8 @@ def failure_of(sequence: Sequence, scheduled: ScheduledRequest, failed_units: Ma
         if placed.unit.key in failed_units:
             return failed_units[placed.unit.key]
     return None
+
+
+def failed_delta(sequence: Sequence, failure: Failure) -> SequenceDelta:
+    """The last news of a sequence that can't go on."""
+    return SequenceDelta(sequence.request_id, finish_reason="error", error=failure.reason, error_param=failure.param)

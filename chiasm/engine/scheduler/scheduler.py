@@ -20,7 +20,7 @@ from chiasm.engine.cache.encoder_cache import EncoderCache
 from chiasm.engine.scheduler.budget import StepBudget, VisionReach
 from chiasm.engine.scheduler.counters import Counters
 from chiasm.engine.scheduler.encoder_policy import Claim, EncoderLimits, EncoderPolicy, Grant
-from chiasm.engine.scheduler.finish import failure_of, finish_of
+from chiasm.engine.scheduler.finish import failed_delta, failure_of, finish_of
 from chiasm.engine.scheduler.limits import SchedulerLimits
 from chiasm.engine.scheduler.scoring import num_cacheable, part_to_score
 from chiasm.engine.scheduler.sequence import Sequence
@@ -153,8 +153,8 @@ class Scheduler:
             if scores := result.prompt_logprobs.get(sequence.request_id):
                 sequence.num_scored = scheduled.scored[1]
                 self._deltas.append(SequenceDelta(sequence.request_id, prompt_logprobs=scores))
-            if reason := result.failed_sequences.get(sequence.request_id):
-                self._end(sequence, SequenceDelta(sequence.request_id, finish_reason="error", error=reason))
+            if failure := result.failed_sequences.get(sequence.request_id):
+                self._end(sequence, failed_delta(sequence, failure))
             elif scheduled.is_sampling:
                 self._append(sequence, sampled[sequence.request_id])
         for key in failed:

@@ -160,8 +160,11 @@ def test_numbers_of_the_prompt_are_repeated(tokenizer: Tokenizer) -> None:
 
 def test_an_error_is_the_users_and_an_abort_is_the_engines(tokenizer: Tokenizer) -> None:
     answers = make_answers(tokenizer, n=2)
-    with pytest.raises(UserError, match="could not be encoded"):
-        answers.take(0, news([], finish_reason="error", error="this image could not be encoded."))
+    for named, param in ((None, "messages"), ("allowed_token_ids", "allowed_token_ids")):
+        delta = news([], finish_reason="error", error="this image could not be encoded.", error_param=named)
+        with pytest.raises(UserError, match="could not be encoded") as caught:
+            answers.take(0, delta)
+        assert caught.value.param == param
     with pytest.raises(EngineDeadError):
         answers.take(1, news([], finish_reason="abort"))
     assert list(answers.unfinished()) == [0, 1], "all of the request is to be aborted"
