@@ -113,7 +113,8 @@ class PreparedPrompt(msgspec.Struct, frozen=True):
     """A prompt ready for the engine: every placeholder in place, pixels on disk.
 
     Attributes:
-        text: the prompt's text before tokenising; None for a prompt of token ids, or a plain one that was cut.
+        text: the prompt's text before tokenising, without what the tokenizer puts around it; None for a prompt of
+            token ids, or a plain one that was cut.
         token_ids: with one id per placeholder token.
         items: its media with their offsets.
         cache_salt: see ``EngineRequest``.

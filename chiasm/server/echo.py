@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -13,10 +12,9 @@ from chiasm.schema.chat import PreparedPrompt
 from chiasm.schema.output import CompletionOutput, Logprob, RequestOutput
 from chiasm.server.bodies import CompletionChoice, CompletionLogprobs
 from chiasm.server.engine import Engine
+from chiasm.server.generation import Outputs
 from chiasm.server.logprobs import completion_logprobs, echoed_logprobs, joined_logprobs, prompt_logprobs
 from chiasm.server.requests import CompletionRequest
-
-Outputs = AsyncGenerator[RequestOutput, None]
 
 
 @dataclass
@@ -85,16 +83,15 @@ class Choices:
     request: CompletionRequest
     num_answers: int
     shown: list[ShownPrompt] = field(default_factory=list)
-    _offsets: dict[int, int] = field(default_factory=dict)  # characters already given of each answer
+    _offsets: dict[int, int] = field(default_factory=dict)  # of each answer's next token
 
     def make(self, answer: CompletionOutput) -> CompletionChoice:
         """A choice, of what is new of an answer or all of it."""
         request, shown = self.request, self.shown[answer.index // self.num_answers]
         is_first = answer.index not in self._offsets
         offset = self._offsets.get(answer.index, len(shown.text))
-        self._offsets[answer.index] = offset + len(answer.text)
         as_ids = bool(request.return_tokens_as_token_ids)
-        logprobs = completion_logprobs(answer, offset, as_ids=as_ids)
+        logprobs, self._offsets[answer.index] = completion_logprobs(answer, offset, as_ids=as_ids)
         is_reported = is_first and request.prompt_logprobs is not None and shown.logprobs is not None
         return CompletionChoice(
             index=answer.index,
@@ -113,5 +110,5 @@ class Choices:
         if not request.echo or request.logprobs is None or shown.logprobs is None:
             return logprobs
         as_ids = bool(request.return_tokens_as_token_ids)
-        echo = echoed_logprobs(shown.token_ids, shown.logprobs, shown.first, as_ids=as_ids)
+        echo = echoed_logprobs(shown.token_ids, shown.logprobs, shown.first, shown.text, as_ids=as_ids)
         return joined_logprobs(echo, logprobs)

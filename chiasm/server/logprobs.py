@@ -37,42 +37,57 @@ def chat_logprobs(answer: CompletionOutput, num_top: int, *, as_ids: bool = Fals
     )
 
 
-def completion_logprobs(answer: CompletionOutput, offset: int, *, as_ids: bool = False) -> CompletionLogprobs | None:
-    """Completions' form, or None where the engine was not asked for any.
+def completion_logprobs(
+    answer: CompletionOutput, offset: int, *, as_ids: bool = False
+) -> tuple[CompletionLogprobs | None, int]:
+    """Completions' form, or None where the engine was not asked for any, and the offset of what comes next.
+
+    Offsets count the text of tokens, not what was given out so far: that may wait for a stop string or the rest of a
+    character, and an answer must have the same offsets however it is cut into pieces.
 
     Args:
         answer: what is new of an answer, or all of it.
-        offset: characters of the text before it.
+        offset: characters of the tokens before it.
         as_ids: see above.
     """
     if answer.logprobs is None:
-        return None
+        return None, offset
     chosen = [likely[token_id] for token_id, likely in zip(answer.token_ids, answer.logprobs, strict=True)]
     offsets = []
     for entry in chosen:
         offsets.append(offset)
         offset += 0 if entry.is_special else len(entry.decoded_token)
-    return CompletionLogprobs(
+    told = CompletionLogprobs(
         text_offset=offsets,
         token_logprobs=[_finite(entry.logprob) for entry in chosen],
         tokens=[_name(i, entry, as_ids=as_ids) for i, entry in zip(answer.token_ids, chosen, strict=True)],
         top_logprobs=[_named(likely, as_ids=as_ids) for likely in answer.logprobs],
     )
+    return told, offset
 
 
 def echoed_logprobs(
-    token_ids: Sequence[int], logprobs: Sequence[_Likely | None], first: str, *, as_ids: bool = False
+    token_ids: Sequence[int],
+    logprobs: Sequence[_Likely | None],
+    first: str,
+    text: str,
+    *,
+    as_ids: bool = False,
 ) -> CompletionLogprobs:
-    """Completions' form of a prompt whose text stands before that of its answer, special tokens included.
+    """Completions' form of a prompt whose text stands before that of its answer.
+
+    Special tokens have a length where they are in that text; those that the tokenizer has put around it have none.
 
     Args:
         token_ids: the prompt.
         logprobs: of each token; None for the first.
         first: the first token's text.
+        text: of the prompt, as it is echoed.
         as_ids: see above.
     """
     told = CompletionLogprobs([0], [None], [f"token_id:{token_ids[0]}" if as_ids else first], [None])
-    offset = len(first)
+    # Its text is found there, but for a piece of a character: what is put around a text is no such piece.
+    offset = len(first) if text.startswith(first) or "\ufffd" in first else 0
     for token_id, likely in zip(token_ids[1:], logprobs[1:], strict=True):
         assert likely is not None
         entry = likely[token_id]
@@ -80,7 +95,8 @@ def echoed_logprobs(
         told.token_logprobs.append(_finite(entry.logprob))
         told.tokens.append(_name(token_id, entry, as_ids=as_ids))
         told.top_logprobs.append(_named(likely, as_ids=as_ids))
-        offset += len(entry.decoded_token)
+        is_around = entry.is_special and not text.startswith(entry.decoded_token, offset)
+        offset += 0 if is_around else len(entry.decoded_token)
     return told
 
 

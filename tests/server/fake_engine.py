@@ -52,6 +52,7 @@ class FakeEngine:
         self.default_sampling: dict[str, Any] = {}
         self.stats = EngineStats()
         self.words: tuple[str, ...] = _WORDS
+        self.held_back = False  # whether all text comes with the last token
         self.prepare_error: Exception | None = None
         self.generate_error: Exception | None = None
         self.words_before_error = 0
@@ -179,8 +180,9 @@ class FakeEngine:
     ) -> RequestOutput:
         logprobs = None if p.logprobs is None else [_likely(position, word, p.logprobs)]
         reason = None if not finished else "length" if position + 1 == p.max_tokens else "stop"
+        text = word if not self.held_back else "".join(self.words) if finished else ""
         answers = [
-            CompletionOutput(i, word, [10 + position], logprobs=logprobs, finish_reason=reason) for i in range(p.n)
+            CompletionOutput(i, text, [10 + position], logprobs=logprobs, finish_reason=reason) for i in range(p.n)
         ]
         num_image = sum(item.num_tokens for item in prompt.items)
         now = time.perf_counter()

@@ -93,6 +93,16 @@ def test_offsets_go_on_through_a_stream(server: RunningServer) -> None:
     assert [e["choices"][0]["logprobs"]["text_offset"] for e in events] == [[0], [5], [9], [15]]
 
 
+def test_offsets_do_not_wait_for_text_that_is_held_back(server: RunningServer, engine: FakeEngine) -> None:
+    """Outputs whose text comes later than their tokens: a stop string may have begun, or a character is not whole."""
+    engine.words, engine.held_back = ("b", "b", "\ufffd", "b"), True
+    whole = server.complete(logprobs=0).json()["choices"][0]
+    pieces = [e["choices"][0] for e in events_of(server.complete(stream=True, logprobs=0).text)]
+    assert [piece["text"] for piece in pieces] == ["", "", "", "bb\ufffdb"]
+    offsets = [offset for piece in pieces for offset in piece["logprobs"]["text_offset"]]
+    assert offsets == whole["logprobs"]["text_offset"] == [0, 1, 2, 3]
+
+
 SCORED = {"tokens": ["5", " 6", " 7"], "token_logprobs": [None, -1.5, -1.5], "text_offset": [0, 1, 3]}
 
 
@@ -112,6 +122,13 @@ def test_lm_evals_request_for_a_likelihood(server: RunningServer, engine: FakeEn
     assert first["top_logprobs"][:2] == [None, {" 6": -1.5, "t0": -0.25}]
     assert [values[3:] for values in first.values()] == [[5], [-2.5], ["Hello"], [{"Hello": -2.5, "t0": -0.5}]]
     assert [second[key] for key in SCORED] == [["8", "Hello"], [None, -2.5], [0, 1]]
+
+
+def test_tokens_that_are_not_in_the_prompt_that_was_sent_are_not_echoed(server: RunningServer) -> None:
+    choice = server.complete("Once upon", echo=True, logprobs=0, max_tokens=1).json()["choices"][0]
+    assert choice["text"] == "Once uponHello"
+    assert choice["logprobs"]["tokens"] == ["5", " 5", "Hello"]
+    assert choice["logprobs"]["text_offset"] == [0, 0, 9], "the engine's special tokens stand around the text"
 
 
 @pytest.mark.parametrize("stream", [False, True])

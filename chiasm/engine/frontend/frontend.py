@@ -190,8 +190,6 @@ class Frontend:
         self._check_num_chars(len(text or ""), "prompt")
         if isinstance(prompt, str):
             token_ids = self.tokenizer.encode(prompt, adds_special=add_special_tokens)
-            if add_special_tokens and self.tokenizer.has_own_tokens:
-                text = None  # it is not all that the model reads
         else:
             token_ids = list(prompt)
         check_token_ids("prompt", token_ids, self.facts.input_size)

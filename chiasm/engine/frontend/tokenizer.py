@@ -34,7 +34,6 @@ class Tokenizer:
         added_tokens: the same by how they are written.
         special_ids: ids of tokens that are no text.
         special_texts: the same tokens as they are written in a prompt.
-        has_own_tokens: whether some are put around a text.
     """
 
     def __init__(self, fast: FastTokenizer) -> None:
@@ -50,7 +49,6 @@ class Tokenizer:
         self.special_ids = frozenset(special)
         self.special_texts = tuple(special.values())
         self.token_text = lru_cache(maxsize=4096)(self._token_text)
-        self.has_own_tokens = bool(self._encode("", is_literal=False, adds_special=True))
 
     def encode(self, text: str, *, adds_special: bool = False) -> list[int]:
         """Token ids of a text in which special tokens mean themselves.
