@@ -38,7 +38,9 @@ class ServerMetrics:
             "time_to_first_token_seconds", "From the request's arrival to its first token.", _STAGE_BUCKETS
         )
         self.time_per_output_token = self._histogram(
-            "time_per_output_token_seconds", "Between the tokens of a prompt's answers, on average.", _TOKEN_BUCKETS
+            "time_per_output_token_seconds",
+            "Between the tokens of a prompt's longest answer, on average.",
+            _TOKEN_BUCKETS,
         )
         self.inter_token_latency = self._histogram(
             "inter_token_latency_seconds", "Between outputs of one answer.", _TOKEN_BUCKETS
@@ -90,7 +92,7 @@ class ServerMetrics:
         if record.first_output is not None and record.last_output is not None:
             decoding = record.last_output - record.first_output
             self.decode_time.observe(decoding)
-            longest = record.num_tokens / max(1, len(record.finish_reasons))
+            longest = max(record.num_tokens.values(), default=0)
             if longest > 1:
                 self.time_per_output_token.observe(decoding / (longest - 1))
 
@@ -116,7 +118,7 @@ class PromptRecord:
         first_output: when its first token was here.
         last_output: when its last one was.
         num_prompt_tokens: those of media included.
-        num_tokens: generated, over all its answers.
+        num_tokens: generated, by the index of the answer.
         finish_reasons: of its answers.
         error: what ended it otherwise.
     """
@@ -128,7 +130,7 @@ class PromptRecord:
     first_output: float | None = None
     last_output: float | None = None
     num_prompt_tokens: int = 0
-    num_tokens: int = 0
+    num_tokens: dict[int, int] = field(default_factory=dict)
     finish_reasons: list[str] = field(default_factory=list)
     error: BaseException | None = None
 
@@ -197,7 +199,7 @@ class RequestWatch:
             if answer.index in self._last_output:
                 metrics.inter_token_latency.observe(now - self._last_output[answer.index])
             self._last_output[answer.index] = now
-            record.num_tokens += len(answer.token_ids)
+            record.num_tokens[answer.index] = record.num_tokens.get(answer.index, 0) + len(answer.token_ids)
             metrics.generation_tokens.inc(len(answer.token_ids))
             if answer.finish_reason is not None:
                 record.finish_reasons.append(answer.finish_reason)

@@ -177,7 +177,7 @@ def _attributes(record: PromptRecord) -> dict[str, Any]:
     attributes: dict[str, Any] = {
         "gen_ai.response.id": record.request_id,
         "gen_ai.usage.input_tokens": record.num_prompt_tokens,
-        "gen_ai.usage.output_tokens": record.num_tokens,
+        "gen_ai.usage.output_tokens": sum(record.num_tokens.values()),
         "gen_ai.response.finish_reasons": list(record.finish_reasons),
     }
     if record.first_output is not None:

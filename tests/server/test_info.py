@@ -10,7 +10,8 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from chiasm.schema.output import EngineStats
+from chiasm.schema.output import CompletionOutput, EngineStats, RequestOutput
+from chiasm.server.metrics import RequestWatch, ServerMetrics
 from tests.server.fake_engine import FakeEngine
 from tests.server.running import RunningServer
 
@@ -131,6 +132,23 @@ def test_metrics(server: RunningServer, engine: FakeEngine) -> None:
         1,
         0,
     ]
+
+
+def test_the_time_per_token_is_the_longest_answers(
+    server: RunningServer, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer of 11 tokens beside one of a single token, a token each 10 ms."""
+    now = 100.0
+    monkeypatch.setattr("chiasm.server.metrics.time.perf_counter", lambda: now)
+    metrics = ServerMetrics(engine, server.state.admission)
+    with RequestWatch(metrics, now) as watch:
+        for position in range(11):
+            answers = [CompletionOutput(0, "a", [1], finish_reason="length" if position == 10 else None)]
+            answers += [CompletionOutput(1, "a", [1], finish_reason="length")] if position == 0 else []
+            watch.saw(RequestOutput("r", None, [1], answers, position == 10))
+            now += 0.01
+    found = metrics.registry.get_sample_value("chiasm:time_per_output_token_seconds_sum")
+    assert found == pytest.approx(0.01)
 
 
 def test_metrics_of_the_engine(server: RunningServer, engine: FakeEngine) -> None:
