@@ -9,7 +9,7 @@ from chiasm.server.completions import completion_router
 from chiasm.server.errors import add_error_handlers
 from chiasm.server.gate import Gate
 from chiasm.server.info import info_router
-from chiasm.server.middleware import OPEN_PATHS, ApiKeys, RequestIds
+from chiasm.server.middleware import OPEN_PATHS, ApiKeys, HeadRequests, RequestIds
 from chiasm.server.openapi import DescribedApi
 from chiasm.server.page import PAGE_PATHS, page_router
 from chiasm.server.ranks import ranks_router
@@ -35,7 +35,7 @@ def create_app(state: ServerState) -> ASGIApp:
         api.include_router(page_router())
         api.include_router(ranks_router(state))
     add_error_handlers(api)
-    app: ASGIApp = Gate(api, state)
+    app: ASGIApp = HeadRequests(Gate(api, state))
     if state.config.api_keys:
         app = ApiKeys(app, state.config.api_keys, open_paths)
     if state.tracing is not None:

@@ -129,7 +129,8 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 def _methods(request: Request) -> list[str]:
     """What may be done with a path; Starlette names the methods of the first route that has it, and no others."""
     asked = [(method, {**request.scope, "method": method}) for method in ("DELETE", "GET", "POST")]
-    return [method for method, scope in asked if any(r.matches(scope)[0] == Match.FULL for r in request.app.routes)]
+    found = [method for method, scope in asked if any(r.matches(scope)[0] == Match.FULL for r in request.app.routes)]
+    return sorted({*found, "HEAD"}) if "GET" in found else found
 
 
 async def _answer_nobody(_request: Request, _error: Exception) -> Response:

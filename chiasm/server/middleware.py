@@ -60,6 +60,31 @@ class RequestIds:
             _logger.info("request %s: %s %s, status %d, %.3f s", *line, time.perf_counter() - start)
 
 
+class HeadRequests:
+    """Answers HEAD as GET, but without a body: health checks ask so."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_head(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await send(message)
+                await send({"type": "http.response.body"})
+
+        await self._app({**scope, "method": "GET"}, _nobody_reads_on, send_head)
+
+
+async def _nobody_reads_on() -> Message:
+    """Ends a stream of events that nobody will get."""
+    return {"type": "http.disconnect"}
+
+
 class ApiKeys:
     """Lets a request in that brings one of the keys; open paths need none. Handlers are told which key it was."""
 

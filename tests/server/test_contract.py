@@ -60,4 +60,4 @@ def test_schemathesis_finds_nothing(locked_server: RunningServer, tmp_path: Path
 def test_a_wrong_method_is_told_all_right_ones(server: RunningServer) -> None:
     answer = server.client.patch("/v1/responses/resp_1")
     assert answer.status_code == 405
-    assert answer.headers["allow"] == "DELETE, GET"
+    assert answer.headers["allow"] == "DELETE, GET, HEAD"

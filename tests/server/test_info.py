@@ -51,6 +51,19 @@ def test_health_has_an_empty_body() -> None:
         assert (dead.status_code, dead.content) == (503, b"")
 
 
+@pytest.mark.parametrize(
+    "path", ["/", "/ui/main.js", "/health", "/metrics", "/version", "/v1/models", "/openapi.json", "/ranks/events"]
+)
+def test_head_is_answered_wherever_get_is(server: RunningServer, path: str) -> None:
+    with server.client.stream("GET", path) as streamed:
+        status, kind = streamed.status_code, streamed.headers.get("content-type")
+    head = server.client.head(path)
+    assert (status, head.status_code, head.content) == (200, 200, b"")
+    assert head.headers.get("content-type") == kind
+    assert server.client.head(path).status_code == 200  # the connection is in order
+    assert server.client.head("/v1/chat/completions").status_code == 405
+
+
 def test_version(server: RunningServer) -> None:
     assert server.client.get("/version").json() == {"version": version("chiasm")}
 
