@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import aclosing
-from functools import partial
+from contextlib import AbstractContextManager, aclosing, nullcontext
+from dataclasses import dataclass
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -26,17 +25,15 @@ from chiasm.server.metrics import RequestWatch
 from chiasm.server.openapi import ERROR_RESPONSES, answered_with, body_schema
 from chiasm.server.requests import MAX_MESSAGES, ResponsesRequest
 from chiasm.server.respond import Events, respond, stream
-from chiasm.server.response_bodies import ResponseBody, ResponseDeleted, ResponseEvent
+from chiasm.server.response_bodies import ResponseBody, ResponseDeleted, ResponseEvent, ResponseUsage
 from chiasm.server.response_items import as_items, parse_items
-from chiasm.server.response_store import Turn
+from chiasm.server.response_store import ResponseStore, Turn
 from chiasm.server.response_writer import ResponseWriter, response_usage
 from chiasm.server.sampling import response_sampling
 from chiasm.server.sse import StreamForm
 from chiasm.server.state import ServerState, served_name
 from chiasm.server.structured import answer_form, parse_structured_outputs
 from chiasm.server.tools import ToolFields, parse_tool_use
-
-_KNOWN = {"text": ("format", "verbosity"), "reasoning": ("effort", "summary", "generate_summary")}
 
 
 def responses_router(state: ServerState) -> APIRouter:
@@ -78,14 +75,14 @@ def responses_router(state: ServerState) -> APIRouter:
 async def _answer_request(
     state: ServerState, http: Request, request: ResponsesRequest, watch: RequestWatch
 ) -> Response:
-    _warn_of_unknown(state, request)
     model = served_name(state, request.model)
     before = _turn_before(state, request, _owner(http))
     question = _question(state, request, before)
     writer = ResponseWriter(_body(state, request, question.sampling, model))
-    keep = partial(_keep, state, request, before, _owner(http))
-    outputs = _naming_input(answer(state, question, writer.body.id, watch))
-    events = _events(outputs, writer, AnswersReading(question.reading), request.top_logprobs or 0, keep)
+    keeper = _Keeper(state.responses, request, before, _owner(http))
+    # The engine's name for it has the request's too, as that of a chat has.
+    outputs = _naming_input(answer(state, question, f"{writer.body.id}-{http.state.request_id}", watch))
+    events = _events(outputs, writer, AnswersReading(question.reading), request.top_logprobs or 0, keeper)
     if request.stream:
         form = StreamForm(is_named=True, failed=writer.fail, end=b"")
         return await respond(state, http, stream(state, events, form))
@@ -95,12 +92,6 @@ async def _answer_request(
 def _owner(http: Request) -> str:
     """Whose responses a request may see: those that came with the same key, where keys are needed."""
     return str(http.scope["state"].get("key") or "")
-
-
-def _warn_of_unknown(state: ServerState, request: ResponsesRequest) -> None:
-    for field, known in _KNOWN.items():
-        given = getattr(request, field) or {}
-        state.unknown_fields.warn({f"{field}.{key}": value for key, value in given.items() if key not in known})
 
 
 def _turn_before(state: ServerState, request: ResponsesRequest, owner: str) -> Turn | None:
@@ -114,9 +105,10 @@ def _turn_before(state: ServerState, request: ResponsesRequest, owner: str) -> T
     if request.previous_response_id is None:
         return None
     turn = state.responses.find(request.previous_response_id, owner, "previous_response_id").turn
-    num_bytes, limit = sum(one.num_bytes for one in turn.so_far()), state.config.max_body_bytes
-    if num_bytes > limit:
-        message = f"The conversation up to previous_response_id has {num_bytes} bytes; at most {limit} are allowed."
+    limit = state.config.max_body_bytes
+    if turn.chain_bytes > limit:
+        size = f"{turn.chain_bytes} bytes; at most {limit} are allowed"
+        message = f"The conversation up to previous_response_id has {size}."
         raise UserError(message, param="previous_response_id")
     return turn
 
@@ -186,11 +178,31 @@ def _body(state: ServerState, request: ResponsesRequest, sampling: SamplingParam
     )
 
 
-def _keep(state: ServerState, request: ResponsesRequest, before: Turn | None, owner: str, body: ResponseBody) -> None:
-    if body.store:
+@dataclass(frozen=True)
+class _Keeper:
+    """Keeps a response, if it is to be kept.
+
+    Attributes:
+        responses: where.
+        request: what it answers.
+        before: the turn from which it goes on.
+        owner: who may see it.
+    """
+
+    responses: ResponseStore
+    request: ResponsesRequest
+    before: Turn | None
+    owner: str
+
+    def making(self, body: ResponseBody) -> AbstractContextManager[None]:
+        """The time until it is whole."""
+        return self.responses.making(body.id, self.owner) if body.store else nullcontext()
+
+    def keep(self, body: ResponseBody) -> bool:
+        """Keep it now that it is whole; false if it can't be kept."""
         encode = msgspec.json.encode
-        turn = Turn(encode(as_items(request.input)), encode(body.output), before)
-        state.responses.keep(body.id, owner, encode(body), turn)
+        turn = Turn(encode(as_items(self.request.input)), encode(body.output), self.before)
+        return self.responses.keep(body.id, self.owner, encode(body), turn)
 
 
 async def _naming_input(outputs: Outputs) -> Outputs:
@@ -211,28 +223,39 @@ async def _events(
     writer: ResponseWriter,
     answers: AnswersReading,
     num_top: int,
-    keep: Callable[[ResponseBody], None],
+    keeper: _Keeper,
 ) -> Events:
     """The events of a stream; the first goes out with the first token, so that earlier errors have a status."""
     tally = Tally()
     has_begun = False
     finish_reason: str | None = None
-    async with aclosing(outputs):
-        async for output in outputs:
-            tally.add(output)
-            for event in () if has_begun else writer.begin():
-                yield event
-            has_begun = True
-            for news in answers.take(output):
-                finish_reason = news.finish_reason
-                logprobs = chat_logprobs(news.answer, num_top) if news.is_said else None
-                for event in writer.take(news.events, logprobs.content if logprobs else ()):
+    with keeper.making(writer.body):
+        async with aclosing(outputs):
+            async for output in outputs:
+                tally.add(output)
+                for event in () if has_begun else writer.begin():
                     yield event
-    usage = response_usage(tally.usage(), answers.num_reasoning_tokens or 0)
-    last = list(writer.end(finish_reason, usage))
-    keep(writer.body)  # before anybody can ask for it
+                has_begun = True
+                for news in answers.take(output):
+                    finish_reason = news.finish_reason
+                    logprobs = chat_logprobs(news.answer, num_top) if news.is_said else None
+                    for event in writer.take(news.events, logprobs.content if logprobs else ()):
+                        yield event
+        usage = response_usage(tally.usage(), answers.num_reasoning_tokens or 0)
+        last = _last_events(writer, keeper, finish_reason, usage)
     for event in last:
         yield event
+
+
+def _last_events(
+    writer: ResponseWriter, keeper: _Keeper, finish_reason: str | None, usage: ResponseUsage
+) -> list[ResponseEvent]:
+    """The end of a response, which is kept before anybody can ask for it; the last event says whether it was."""
+    *events, last = writer.end(finish_reason, usage)
+    if writer.body.store and not keeper.keep(writer.body):
+        writer.body = msgspec.structs.replace(writer.body, store=False)
+        last = msgspec.structs.replace(last, response=writer.body)
+    return [*events, last]
 
 
 async def _whole(events: Events, writer: ResponseWriter) -> Response:

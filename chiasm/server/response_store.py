@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from chiasm.errors import UserError, shorten
 
@@ -20,6 +21,7 @@ class Turn:
         before: the turn from which it goes on.
 
     Attributes:
+        chain_bytes: of this turn and all before.
         num_users: responses that are kept and end with this turn, and turns that go on from it.
     """
 
@@ -27,6 +29,7 @@ class Turn:
         self.items = items
         self.answer = answer
         self.before = before
+        self.chain_bytes: int = self.num_bytes + (0 if before is None else before.chain_bytes)
         self.num_users = 0
 
     @property
@@ -87,6 +90,7 @@ class ResponseStore:
         self._max_seconds = max_seconds
         self._clock = clock
         self._kept: OrderedDict[str, Stored] = OrderedDict()  # oldest first
+        self._making: dict[str, str] = {}  # owners of those that will be kept, by id
         self.num_bytes = 0
 
     def __len__(self) -> int:
@@ -98,16 +102,30 @@ class ResponseStore:
         """Whether it keeps any."""
         return self._max_responses > 0
 
-    def keep(self, response_id: str, owner: str, body: bytes, turn: Turn) -> None:
-        """Keep a response; the oldest go where there is no room. One that has no room by itself isn't kept."""
-        if not self.is_on:
-            return
+    @contextmanager
+    def making(self, response_id: str, owner: str) -> Iterator[None]:
+        """A response that is to be kept once it is whole: until then it can be deleted. As many as are answered."""
+        self._making[response_id] = owner
+        try:
+            yield
+        finally:
+            self._making.pop(response_id, None)
+
+    def keep(self, response_id: str, owner: str, body: bytes, turn: Turn) -> bool:
+        """Keep a response that is being made; the oldest go where there is no room.
+
+        Returns:
+            False if it isn't kept, and nothing goes: it was deleted meanwhile, or would not fit if it were alone.
+        """
+        if not self.is_on or response_id not in self._making or len(body) + turn.chain_bytes > self._max_bytes:
+            return False
         self._kept[response_id] = Stored(owner, body, turn, self._clock())
         self.num_bytes += len(body)
         self._hold(turn)
         self._drop_old()
         while self._kept and (len(self._kept) > self._max_responses or self.num_bytes > self._max_bytes):
             self._drop(next(iter(self._kept)))
+        return True
 
     def find(self, response_id: str, owner: str, param: str) -> Stored:
         """A response of this owner's.
@@ -124,11 +142,14 @@ class ResponseStore:
         return stored
 
     def delete(self, response_id: str, owner: str, param: str) -> None:
-        """Forget a response.
+        """Forget a response, or don't keep one that is being made.
 
         Raises:
             UserError: as ``find``.
         """
+        if self._making.get(response_id) == owner:
+            del self._making[response_id]
+            return
         self.find(response_id, owner, param)
         self._drop(response_id)
 

@@ -385,6 +385,38 @@ def test_a_conversation_larger_than_a_request_may_be() -> None:
         assert "bytes; at most 4000" in answer.json()["error"]["message"]
 
 
+def test_a_conversation_that_is_too_large_to_keep_says_so_and_drives_out_nobodys() -> None:
+    with RunningServer(max_stored_response_bytes=12_000) as server:
+        small = ask(server).json()
+        large = ask(server, "a " * 6000)
+        assert large.json()["store"] is False
+        created, *_, completed = events_of(server, instructions="a" * 12_000)
+        assert [event["response"]["store"] for event in (created, completed)] == [True, False]
+        for made, status in ((small, 200), (large.json(), 404), (completed["response"], 404)):
+            assert server.client.get(f"/v1/responses/{made['id']}").status_code == status
+        assert ask(server, "b", previous_response_id=small["id"]).json()["store"] is True
+
+
+def test_a_response_is_deleted_while_it_streams(server: RunningServer, engine: FakeEngine) -> None:
+    engine.words_before_hold = 2
+    body = {"input": "Hi", "stream": True}
+    with server.client.stream("POST", "/v1/responses", json=body) as streamed:
+        lines = streamed.iter_lines()
+        created = next(line for line in lines if line.startswith("data: "))
+        path = f"/v1/responses/{json.loads(created.removeprefix('data: '))['response']['id']}"
+        assert [server.client.delete(path).status_code for _ in range(2)] == [200, 404]
+        engine.words_before_hold = None
+        last = [line for line in lines if line.startswith("data: ")][-1]
+    assert json.loads(last.removeprefix("data: "))["response"]["store"] is False
+    assert server.client.get(path).status_code == 404
+
+
+def test_the_engine_knows_a_response_by_its_request(server: RunningServer, engine: FakeEngine) -> None:
+    headers = {"X-Request-Id": "bench-1"}
+    made = server.client.post("/v1/responses", json={"input": "Hi"}, headers=headers).json()
+    assert engine.request_ids == [f"{made['id']}-bench-1"]
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"input": []}, "input"),
     ({"input": 7}, "input"),
@@ -431,6 +463,8 @@ def test_mistakes_are_named(tool_server: RunningServer, fields: dict[str, Any], 
 
 
 def test_errors_of_the_engine_name_the_input(server: RunningServer, engine: FakeEngine) -> None:
+    engine.generate_error = UserError("no token is left to sample.", param="bad_words")
+    assert ask(server).json()["error"]["param"] == "bad_words"
     engine.prepare_error = UserError("messages has 9 characters of text.", param="messages")
     error = ask(server).json()["error"]
     assert (error["message"], error["param"]) == ("input has 9 characters of text.", "input")
