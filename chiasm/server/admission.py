@@ -62,16 +62,20 @@ class Admission:
                 self._idle.set()
 
     @contextmanager
-    def admit(self, num_answers: int) -> Iterator[None]:
+    def admit(self, num_answers: int, param: str = "n") -> Iterator[None]:
         """Hold places for some answers. Asked before any media is fetched: a refused request must cost nothing.
+
+        Args:
+            num_answers: that are asked for.
+            param: the field that asks for so many, for errors.
 
         Raises:
             UserError: if there are never so many.
             OverloadedError: if there are not enough now.
         """
         if num_answers > self._max_answers:
-            message = f"At most {self._max_answers} answers may be asked for at a time, got {num_answers}."
-            raise UserError(message)
+            limit = f"at most {self._max_answers} may be asked for at a time (max_queue)"
+            raise UserError(f"{param} asks for {num_answers} answers; {limit}.", param=param)
         if self.num_answers + num_answers > self._max_answers:
             raise self._busy(num_answers)
         self.num_answers += num_answers

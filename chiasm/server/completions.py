@@ -77,7 +77,8 @@ async def _answer(
                 shifted = [msgspec.structs.replace(a, index=index * sampling.n + a.index) for a in output.outputs]
                 yield msgspec.structs.replace(output, outputs=shifted)
 
-    with state.admission.admit(len(prompts) * sampling.n):
+    asking = "prompt" if len(prompts) > 1 else "n"
+    with state.admission.admit(len(prompts) * sampling.n, asking):
         prepared = await _prepare(engine, prompts, choices, sampling)
         async with aclosing(run_together(engine, prepared, start)) as outputs:
             async for output in outputs:

@@ -41,8 +41,12 @@ def holding(server: RunningServer, num_answers: int) -> Iterator[None]:
 
 def test_a_full_server_turns_requests_away() -> None:
     with RunningServer(max_queue=3) as server:
-        error = error_of(server.complete(["a", "b"], n=2), 400)
-        assert error["message"] == "At most 3 answers may be asked for at a time, got 4."
+        for answer, param in ((server.complete(["a", "b"], n=2), "prompt"), (server.chat(n=4), "n")):
+            error = error_of(answer, 400)
+            assert (
+                error["message"] == f"{param} asks for 4 answers; at most 3 may be asked for at a time (max_queue)."
+            )
+            assert (error["param"], "retry-after" in answer.headers) == (param, False)
         with holding(server, 2):
             response = server.chat(n=2)
             assert error_of(response, 503)["message"] == "The server is busy: at most 3 answers at a time."
