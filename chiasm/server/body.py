@@ -57,9 +57,8 @@ def validate(model: type[R], fields: dict[str, Any], state: ServerState) -> R:
         UserError: whatever is wrong with it.
     """
     request = _validate(model, fields)
-    extra = request.model_extra or {}
-    refuse_unserved(extra)
-    state.unknown_fields.warn(extra)
+    refuse_unserved(request.model_extra or {})
+    state.unknown_fields.warn(request.unknown)
     request.check()
     return request
 

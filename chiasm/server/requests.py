@@ -1,7 +1,10 @@
 """The bodies that clients post: which fields there are and their types.
 
-Ranges are checked where the values are used (``SamplingParams``, the engine), so that each limit exists once. The
-models have no nested models: messages and prompts are taken apart by hand, because a union of models answers one
+Ranges are checked where the values are used (``SamplingParams``, the engine). Checked here as well, against the same
+constants, are lengths of lists, before these are gone through, and numbers that go by another name there, or that are
+reckoned with on the way there.
+
+The models have no nested models: messages and prompts are taken apart by hand, because a union of models answers one
 bad part with a screen of errors.
 
 Docstrings describe the fields for the reference; decoding parameters that mean what they do in ``SamplingParams`` are
@@ -10,6 +13,7 @@ described there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -33,6 +37,8 @@ REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _LOGPROBS = "message.output_text.logprobs"
 # Reasoning is given as it is, so there is nothing that would have to be encrypted to come back.
 _INCLUDABLE = (_LOGPROBS, "reasoning.encrypted_content")
+_RESPONSE_KEYS = {"text": ("format", "verbosity"), "reasoning": ("effort", "summary", "generate_summary")}
+_STREAM_OPTIONS = ("include_usage", "continuous_usage_stats", "include_obfuscation")
 _UNSERVED = ("conversation", "prompt", "max_tool_calls", "context_management", "moderation")
 
 
@@ -44,6 +50,11 @@ def _as_effort(value: str) -> str:
     if value not in REASONING_EFFORTS:
         raise ValueError(f"must be one of {', '.join(REASONING_EFFORTS)}")
     return value
+
+
+def _other_keys(field: str, given: Mapping[str, Any] | None, known: Sequence[str]) -> dict[str, Any]:
+    """What a field holds under keys that are not known."""
+    return {f"{field}.{key}": value for key, value in (given or {}).items() if key not in known}
 
 
 _StopStrings = Annotated[list[str], BeforeValidator(_as_list), Field(max_length=MAX_STOP_STRINGS)]
@@ -64,6 +75,11 @@ class ModelRequest(BaseModel):
 
     model: str | None = None
 
+    @property
+    def unknown(self) -> dict[str, Any]:
+        """What of the body nobody reads: fields, and keys of fields as ``stream_options.key``."""
+        return dict(self.model_extra or {})
+
     def check(self) -> None:
         """Refuse fields that contradict each other.
 
@@ -80,7 +96,8 @@ class GenerationRequest(ModelRequest):
             and 16 for ``/v1/completions``.
         stream: send the answer as server-sent events while it is made, and ``[DONE]`` after them.
         stream_options: ``include_usage`` ends a stream with an event of the usage; beside it
-            ``continuous_usage_stats`` has the usage so far in every event. Only with ``stream``.
+            ``continuous_usage_stats`` has the usage so far in every event. Only with ``stream``. Other keys are
+            ignored, with a warning in the log; ``include_obfuscation`` without one.
         cache_salt: prompts share cached blocks only with prompts of the same salt.
         response_format: ``{"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}``,
             ``{"type": "json_object"}`` or ``{"type": "text"}``.
@@ -112,7 +129,7 @@ class GenerationRequest(ModelRequest):
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     stream: bool | None = None
-    stream_options: dict[str, bool | None] | None = Field(None, max_length=8)
+    stream_options: dict[str, Any] | None = Field(None, max_length=8)
     cache_salt: str | None = Field(None, max_length=MAX_CACHE_SALT)
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
@@ -121,6 +138,11 @@ class GenerationRequest(ModelRequest):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
     guided_json_object: bool | None = None
+
+    @property
+    def unknown(self) -> dict[str, Any]:
+        """See ``ModelRequest``."""
+        return super().unknown | _other_keys("stream_options", self.stream_options, _STREAM_OPTIONS)
 
     @property
     def wants_usage_chunk(self) -> bool:
@@ -136,6 +158,10 @@ class GenerationRequest(ModelRequest):
         """See ``ModelRequest``."""
         if self.stream_options and not self.stream:
             raise UserError("stream_options needs stream to be true.", param="stream_options")
+        for name in _STREAM_OPTIONS:
+            value = (self.stream_options or {}).get(name)
+            if value is not None and not isinstance(value, bool):
+                refuse(f"stream_options.{name}", value, "true or false")
 
 
 class ChoicesRequest(GenerationRequest):
@@ -308,6 +334,14 @@ class ResponsesRequest(GenerationRequest):
     chat_template_kwargs: _Dict = {}
     mm_processor_kwargs: _Dict = {}
     media_io_kwargs: _Dict = {}
+
+    @property
+    def unknown(self) -> dict[str, Any]:
+        """See ``ModelRequest``."""
+        found = super().unknown
+        for field, known in _RESPONSE_KEYS.items():
+            found |= _other_keys(field, getattr(self, field), known)
+        return found
 
     @property
     def wants_logprobs(self) -> bool:

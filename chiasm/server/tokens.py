@@ -31,14 +31,15 @@ def token_router(state: ServerState) -> APIRouter:
     async def tokenize(http: Request) -> Response:
         """The tokens of a prompt, or of a conversation with its media, as an answer to it would count them."""
         fields = await read_fields(http, state)
-        if "messages" in fields:
-            chat = validate(TokenizeChatRequest, fields, state)
-            served_name(state, chat.model)
-            work = _conversation(state, chat_question(state, chat), bool(chat.return_token_strs))
-        else:
+        if fields.get("messages") is None:
+            fields.pop("messages", None)  # null is left out
             text = validate(TokenizeTextRequest, fields, state)
             served_name(state, text.model)
             work = _prompt(state, text)
+        else:
+            chat = validate(TokenizeChatRequest, fields, state)
+            served_name(state, chat.model)
+            work = _conversation(state, chat_question(state, chat), bool(chat.return_token_strs))
         return await respond(state, http, work)
 
     @router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest), responses=answered_with(Detokenized))

@@ -189,7 +189,7 @@ def test_a_content_type_with_a_charset(server: RunningServer) -> None:
         {"stop": [5] * 100_000},
         {"stop_token_ids": ["x"] * 100_000},
         {"x" * 100_000: 1, "temperature": 9},
-        {"stream": True, "stream_options": {"y" * 100_000 + str(i): 7 for i in range(8)}},
+        {"stream": True, "stream_options": {"y" * 100_000 + str(i): 7 for i in range(9)}},
         {"chat_template_kwargs": ["z" * 1000] * 1000},
         {"cache_salt": "s" * 1_000_000},
         {"model": "m" * 1_000_000},

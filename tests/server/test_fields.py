@@ -173,6 +173,23 @@ def test_unknown_fields_are_warned_of_once(server: RunningServer, caplog: pytest
     ]
 
 
+def test_unknown_keys_of_known_fields_are_warned_of(server: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
+    server.state.unknown_fields = UnknownFields()
+    options = {"include_usage": True, "include_obfuscation": False, "chunk_size": 7, "note": "x"}
+    with caplog.at_level(logging.WARNING, logger="chiasm"):
+        assert server.chat(stream=True, stream_options=options).status_code == 200
+        assert server.chat(stream=True, stream_options={"include_usage": None}).status_code == 200
+    assert [record.message for record in caplog.records] == [
+        "Ignored unknown fields of a request: 'stream_options.chunk_size', 'stream_options.note' (said once)."
+    ]
+
+
+@pytest.mark.parametrize("name", ["include_usage", "continuous_usage_stats", "include_obfuscation"])
+def test_known_keys_of_stream_options_are_checked(server: RunningServer, name: str) -> None:
+    error = server.chat(stream=True, stream_options={name: 7}).json()["error"]
+    assert error["message"] == f"stream_options.{name} must be true or false, got 7."
+
+
 def test_a_client_that_makes_names_up_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     unknown = UnknownFields()
     for i in range(500):

@@ -24,6 +24,14 @@ def test_a_prompt(server: RunningServer) -> None:
     assert answer.json() == {"count": 2, "max_model_len": 256, "tokens": [2, 5], "token_strs": ["t2", "t5"]}
 
 
+def test_null_is_left_out(server: RunningServer) -> None:
+    assert post(server, "/tokenize", prompt="Hi", messages=None).json()["count"] == 2
+    chat = post(server, "/tokenize", messages=[{"role": "user", "content": "Hi"}], prompt=None)
+    assert chat.json()["count"] == 1
+    error = post(server, "/tokenize", messages=None).json()["error"]
+    assert error["param"] == "prompt"
+
+
 def test_a_conversation_counts_as_an_answer_to_it_would(server: RunningServer, engine: FakeEngine) -> None:
     messages = [{"role": "user", "content": [IMAGE, {"type": "text", "text": "What is it?"}]}]
     fields: dict[str, Any] = {"messages": messages, "mm_processor_kwargs": {"min_pixels": 7}}
