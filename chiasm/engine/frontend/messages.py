@@ -129,12 +129,16 @@ def _parse_tool_calls(calls: object, param: str) -> list[dict[str, Any]]:
 
 
 def _parse_function(function: object) -> object:
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+    if not isinstance(function, dict):
         return function
-    try:
-        arguments = msgspec.json.decode(function["arguments"])
-    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
-        return function  # what a model wrote need not be JSON; templates get it as it is
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = msgspec.json.decode(arguments) if arguments.strip() else None
+        except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
+            return function  # what a model wrote need not be JSON; templates get it as it is
+    if arguments is None:
+        arguments = {}  # a call without arguments
     return {**function, "arguments": arguments} if isinstance(arguments, dict) else function
 
 

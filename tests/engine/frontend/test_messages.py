@@ -88,10 +88,13 @@ def test_fields_that_templates_read_are_kept() -> None:
         ({"a": 1}, {"a": 1}),
         ("not json", "not json"),
         ("[1]", "[1]"),
-        ("", ""),
+        ("", {}),
+        (" \n", {}),
+        ("null", {}),
+        ("5", "5"),
         ("[" * 100_000, "[" * 100_000),
         ("\ud800", "\ud800"),
-        (None, None),
+        (None, {}),
     ],
 )
 def test_arguments_of_tool_calls_become_objects(written: object, read: object) -> None:
@@ -102,7 +105,7 @@ def test_arguments_of_tool_calls_become_objects(written: object, read: object) -
 
 
 def test_other_tool_calls_stay_as_they_are() -> None:
-    calls = [{"name": "f", "arguments": {}}, {"function": "f"}, {"function": {"name": "f"}}]
+    calls = [{"name": "f", "arguments": {}}, {"function": "f"}]
     assert parse(assistant(None, tool_calls=calls)).extra["tool_calls"] == calls
 
 
