@@ -11,15 +11,19 @@ from chiasm.parsers.forced import ForcedCalls
 from chiasm.parsers.markers import find_marker
 from chiasm.parsers.reasoning import ReasoningFormat
 
-_MAX_HELD_SPACE = 256
+_MAX_HELD_SPACE = 256  # characters
+_MAX_SKIPPED = 256  # characters between a call and the mark that closes it
+_MAX_FED = 4096  # characters at once, so that each decision copies no more than that
+_Mode = Literal["reasoning", "content"]
 
 
 class AnswerParser:
     """Reads one answer.
 
-    A call is held back until it is certain: what turns out to be none is shown as the text that it is. A call that
-    opens while the reasoning goes on ends the reasoning. White space between reasoning, calls and content is dropped;
-    an answer without any of the former stays as it is, to the last character.
+    A call is held back until it is certain: what turns out to be none is shown as the text that it is. A call within
+    the reasoning doesn't end it: only its own mark does. White space around reasoning and calls is dropped, but for
+    one side's where text of the same kind goes on behind them; an answer without reasoning and calls stays as it is,
+    to the last character.
 
     Args:
         reasoning: how reasoning is marked; None where the model has none.
@@ -42,15 +46,19 @@ class AnswerParser:
         self._calls = calls
         self._tools = tools or {}
         self._forced = forced
-        self._mode: Literal["reasoning", "content"] = "reasoning" if is_reasoning_open else "content"
+        self._mode: _Mode = "reasoning" if is_reasoning_open else "content"
         self._buffer = ""  # text that is not decided on
         self._space = ""  # white space that is text only if more of it follows
         self._drops_space = is_reasoning_open  # at the beginning of what comes next
+        self._said: set[_Mode] = set()  # of what there has been text
+        self._gaps: dict[_Mode, str] = {}  # white space at its end, which is text if more of it follows
         self._is_at_start = True  # of the reasoning, or of the content before or behind calls
         self._num_calls = 0
         self._reader: CallReader | None = None
         self._held: list[str] = []  # what opened the reader, and what it has been given
         self._has_begun = False  # whether that is a call for certain
+        # Behind a call in marks: whether one more or the closing mark may follow, or that mark alone.
+        self._tag: Literal["none", "repeats", "closes"] = "none"
         self._events: list[Event] = []
 
     @property
@@ -60,14 +68,16 @@ class AnswerParser:
 
     def feed(self, text: str) -> list[Event]:
         """What more text makes certain."""
-        self._buffer += text
-        goes_on = True
-        while goes_on and self._buffer:
-            goes_on = self._step()
+        for start in range(0, len(text), _MAX_FED):
+            self._buffer += text[start : start + _MAX_FED]
+            self._decide()
         return self._take_events()
 
     def finish(self) -> list[Event]:
         """What was held back, once no more text comes."""
+        if self._tag != "none" and not self._has_begun:
+            self._leave_tag()
+            self._decide()
         if self._reader is not None and not self._has_begun:
             self._show("".join(self._held))
         rest = self._forced.finish() if self._forced is not None else ""
@@ -81,10 +91,17 @@ class AnswerParser:
         events, self._events = self._events, []
         return events
 
+    def _decide(self) -> None:
+        goes_on = True
+        while goes_on and self._buffer:
+            goes_on = self._step()
+
     def _step(self) -> bool:
         """Decide on the beginning of the buffer; returns whether there may be more to decide."""
         if self._reader is not None:
             return self._read(self._reader)
+        if self._tag != "none":
+            return self._go_on_in_tag(self._calls)
         if self._mode == "reasoning":
             return self._go_on_reasoning(self._reasoning)
         if self._is_at_start:
@@ -114,8 +131,14 @@ class AnswerParser:
         """Look for marks that mean something only before any text."""
         separators = self._calls.separators if self._calls and self._num_calls else ""
         rest = self._buffer.lstrip(string.whitespace + separators)
-        self._space = (self._space + self._buffer[: len(self._buffer) - len(rest)])[-_MAX_HELD_SPACE:]
+        self._space += self._buffer[: len(self._buffer) - len(rest)]
         self._buffer = rest
+        if self._drops_space or self._forced is not None:
+            self._space = self._space[:_MAX_HELD_SPACE]
+        elif len(self._space) > _MAX_HELD_SPACE:  # so much of it is text
+            self._show("")
+            self._is_at_start = False
+            return True
         marks = (self._reasoning.start, self._reasoning.end) if self._reasoning else ()
         closers = self._calls.closers if self._calls and self._num_calls else ()
         found = find_marker(rest, (*marks, *closers))
@@ -130,7 +153,10 @@ class AnswerParser:
             self._is_at_start = False
         return True
 
-    def _enter(self, mode: Literal["reasoning", "content"]) -> None:
+    def _enter(self, mode: _Mode) -> None:
+        """Go on behind a mark or a call, where text may follow."""
+        if self._mode in self._said and self._space.isspace():
+            self._gaps.setdefault(self._mode, self._space)
         self._mode = mode
         self._space = ""
         self._drops_space = self._is_at_start = True
@@ -151,18 +177,52 @@ class AnswerParser:
             self._call(part)
         if reading.state == "open":
             return False
-        self._reader = None
+        is_in_tag = self._tag != "none" or self._held[0] != ""
         text = "".join(self._held)
         end = len(text) - reading.num_rest
+        self._reader, self._held, self._has_begun = None, [], False
         self._buffer = text[end:]
-        if reading.state == "text":
+        if reading.state == "done":
+            assert self._calls is not None
+            self._tag = "repeats" if is_in_tag and self._calls.closers else "none"
+        elif self._tag != "none":
+            self._tag, self._buffer = "closes", text
+        else:
             self._show(text[:end])
         return True
+
+    def _go_on_in_tag(self, calls: CallFormat | None) -> bool:
+        """Behind a call: one more, or the mark that closes it, before which nothing else means anything.
+
+        A mark that doesn't come soon has been forgotten, and what follows is text.
+        """
+        assert calls is not None
+        rest = self._buffer.lstrip(string.whitespace + ",;")
+        space = self._buffer[: len(self._buffer) - len(rest)]
+        if self._tag == "repeats" and rest[:1] == calls.again != "" and len(space) <= _MAX_SKIPPED:
+            self._buffer = rest
+            self._open(space)
+            return True
+        marks = (self._reasoning.start, self._reasoning.end) if self._reasoning else ()
+        found = find_marker(self._buffer, (*calls.closers, *calls.openers, *marks))
+        if not found.marker and found.start <= _MAX_SKIPPED:
+            return False
+        if found.marker in calls.closers and found.start <= _MAX_SKIPPED:
+            self._buffer = self._buffer[found.start + len(found.marker) :]
+            self._tag = "none"
+        else:
+            self._leave_tag()
+        return True
+
+    def _leave_tag(self) -> None:
+        self._buffer = "".join(self._held) + self._buffer
+        self._reader, self._held = None, []
+        self._tag = "none"
 
     def _call(self, part: CallPart) -> None:
         if isinstance(part, CallName):
             self._has_begun = True
-            self._enter("content")
+            self._enter(self._mode)
             self._events.append(CallStart(self._num_calls, part.name))
             self._num_calls += 1
         else:
@@ -179,7 +239,7 @@ class AnswerParser:
         """Give text out, but for the white space at its end, and at its beginning where that is dropped."""
         text = self._space + text
         if self._drops_space:
-            text = text.lstrip()
+            text = self._begin_text(text)
         num_shown = len(text.rstrip())
         if num_shown:
             self._drops_space = self._is_at_start = False
@@ -187,6 +247,15 @@ class AnswerParser:
         self._space = text[num_shown:]
         self._emit(text[:num_shown])
 
+    def _begin_text(self, text: str) -> str:
+        """Text behind a mark or a call, with the white space that parts it from text of its kind before that."""
+        body = text.lstrip()
+        if not body:
+            return text[:_MAX_HELD_SPACE]
+        space = self._gaps.pop(self._mode, text[: len(text) - len(body)][:_MAX_HELD_SPACE])
+        return space + body if self._mode in self._said else body
+
     def _emit(self, text: str) -> None:
         if text:
+            self._said.add(self._mode)
             self._events.append(ReasoningText(text) if self._mode == "reasoning" else ContentText(text))

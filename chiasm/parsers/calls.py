@@ -78,7 +78,8 @@ class CallFormat:
     Attributes:
         openers: markers that begin a call wherever they stand.
         bare: a character that may begin one at the start of an answer; "" if none does.
-        closers: markers that are dropped where they follow a call.
+        again: a character that begins one more behind a call whose opener has not been closed; "" if none does.
+        closers: markers that are dropped where they follow a call, and what stands before one that closes an opener.
         separators: characters that are dropped between two calls, beside white space.
         frame: around calls that are JSON, where a grammar can make them; None where it can't.
         reader: makes a reader for the text behind an opener, or from a bare character on.
@@ -86,6 +87,7 @@ class CallFormat:
 
     openers: tuple[str, ...]
     bare: str
+    again: str
     closers: tuple[str, ...]
     separators: str
     reader: Callable[[Tools], CallReader]

@@ -31,7 +31,8 @@ class _Reader:
         self._known = known
         self._stage: Literal["head", "arguments", "tail"] = "head"
         self._span = JsonSpan()
-        self._text = ""
+        self._head = ""  # the first of the text
+        self._pieces: list[str] = []  # all of it
 
     def feed(self, text: str) -> Reading:
         """See ``CallReader``."""
@@ -40,17 +41,18 @@ class _Reader:
         return self._feed_arguments(text) if self._stage == "arguments" else self._feed_tail(text)
 
     def _feed_head(self, text: str) -> Reading:
-        if len(self._text) < _MAX_HEAD:
-            head = _HEAD.match((self._text + text)[:_MAX_HEAD])
+        if len(self._head) < _MAX_HEAD:
+            before, self._head = len(self._head), (self._head + text)[:_MAX_HEAD]
+            head = _HEAD.match(self._head)
             if head is not None and (self._known is None or head[1] in self._known):
                 self._stage, self._span = "arguments", JsonSpan()
-                reading = self._feed_arguments((self._text + text)[head.end() :])
+                reading = self._feed_arguments(self._head[head.end() : before] + text[max(head.end() - before, 0) :])
                 return reading._replace(parts=(CallName(head[1]), *reading.parts))
         end = self._span.feed(text)
-        self._text += text[:end]
+        self._pieces.append(text[:end])
         if end is None:
             return Reading()
-        call = None if self._span.is_broken else decode_call(self._text, self._known)
+        call = None if self._span.is_broken else decode_call("".join(self._pieces), self._known)
         return whole_calls(None if call is None else (call,), len(text) - end)
 
     def _feed_arguments(self, text: str) -> Reading:
@@ -82,6 +84,7 @@ class _Reader:
 HERMES = CallFormat(
     openers=("<tool_call>",),
     bare="",
+    again="{",
     closers=("</tool_call>",),
     separators="",
     reader=lambda _tools: _Reader(None),
@@ -93,6 +96,7 @@ HERMES = CallFormat(
 LLAMA3_JSON = CallFormat(
     openers=("<|python_tag|>",),
     bare="{",
+    again="",
     closers=(),
     separators=";",
     reader=lambda tools: _Reader(tools.keys()),

@@ -6,7 +6,7 @@ import re
 
 MAX_DEPTH = 64
 
-_OUTSIDE = re.compile(r'[{}\[\]"]')
+_OUTSIDE = re.compile(r'[{}\[\]"<]')
 _INSIDE = re.compile(r'["\\]')
 
 
@@ -16,7 +16,8 @@ class JsonSpan:
     Each character is looked at once.
 
     Attributes:
-        is_broken: whether this can't be an object: it begins with something else, or is nested too deep.
+        is_broken: whether this can't be an object: it begins with something else, is nested too deep, or breaks off
+            at a ``<``, with which a model's marks begin and which JSON has in strings alone.
     """
 
     def __init__(self) -> None:
@@ -46,6 +47,9 @@ class JsonSpan:
             if found is None:
                 return None
             position = found.end()
+            if found[0] == "<":
+                self.is_broken = True
+                return position - 1
             self._take(found[0])
             if self._depth == 0 or self.is_broken:
                 return position

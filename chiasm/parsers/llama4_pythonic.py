@@ -15,13 +15,13 @@ from chiasm.parsers.calls import Call, CallFormat, Reading, Tools, whole_calls
 
 MAX_DEPTH = 32
 
-# As far as it goes, of the beginning of a list of calls.
-_HEAD = re.compile(r"\s*(?:\[\s*(?:[A-Za-z_][\w.]*\s*(?:(\())?)?)?")
+# As far as it goes, of the beginning of a list of calls; of limited length, for it is read again with each piece.
+_HEAD = re.compile(r"\s{0,64}(?:\[\s{0,64}(?:[\w.\-]{1,64}\s{0,64}(?:(\())?)?)?")
 _OUTSIDE = re.compile(r"[()\[\]{}'\"]")
 _TOKEN = re.compile(
-    r"\s*(?:(?P<string>\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')"
+    r"\s*(?:(?P<function>[\w.\-]{1,64}+(?=\s*\())|(?P<string>\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')"
     r"|(?P<number>[-+]?+(?:\d++\.?+\d*+|\.\d++)(?:[eE][-+]?+\d++)?+)(?![\w.])"
-    r"|(?P<name>[A-Za-z_][\w.]*)|(?P<mark>[()\[\]{},=:]))",
+    r"|(?P<name>[A-Za-z_][\w.\-]*)|(?P<mark>[()\[\]{},=:]))",
     re.DOTALL,
 )
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
@@ -124,7 +124,7 @@ class _Literals:
         return tuple(calls)
 
     def _call(self) -> Call:
-        name = self._take("name")
+        name = self._take("function")
         arguments = {}
         for _ in self._entries("("):
             key = self._take("name")
@@ -204,5 +204,5 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 LLAMA4_PYTHONIC = CallFormat(
-    openers=("<|python_start|>",), bare="[", closers=("<|python_end|>",), separators="", reader=_Reader
+    openers=("<|python_start|>",), bare="[", again="[", closers=("<|python_end|>",), separators="", reader=_Reader
 )

@@ -2,115 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
-
-TOOLS: dict[str, dict[str, Any]] = {
-    "get_weather": {
-        "type": "object",
-        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "zip": {"type": "string"}},
-    },
-    "now": {"type": "object", "properties": {}},
-    "pick": {
-        "properties": {
-            "one": {"type": ["string", "null"]},
-            "two": {"anyOf": [{"type": "string"}, {"type": "null"}]},
-            "three": {"enum": ["1", "2"]},
-            "four": {"oneOf": [{"type": "integer"}, {"type": "null"}]},
-        }
-    },
-    "ns.search-all": {"type": "object", "properties": {"query": {"type": "object"}}},
-}
-
-
-@dataclass(frozen=True)
-class Case:
-    """One answer.
-
-    Attributes:
-        calls: the format of its calls.
-        text: what the model says.
-        content: what of it is for the user.
-        made: name and arguments of each call.
-        reasoning: what of it is reasoning.
-        thinks: whether the model has reasoning.
-        is_open: whether the prompt has begun it.
-    """
-
-    calls: str | None
-    text: str
-    content: str = ""
-    made: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    reasoning: str = ""
-    thinks: bool = False
-    is_open: bool = False
-
-
-_HERMES = {
-    "one call": Case(
-        "hermes",
-        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich", "days": 3}}\n</tool_call>',
-        made=[("get_weather", {"city": "Zürich", "days": 3})],
-    ),
-    "words before it": Case(
-        "hermes",
-        'Let me look.\n\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
-        "Let me look.",
-        [("now", {})],
-    ),
-    "two calls and words behind": Case(
-        "hermes",
-        '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>\n<tool_call>\n{"name": "get_weather", '
-        '"arguments": {"city": "a"}}\n</tool_call>\nDone. ',
-        "Done. ",
-        [("now", {}), ("get_weather", {"city": "a"})],
-    ),
-    "no arguments at all": Case("hermes", '<tool_call>{"name": "now"}</tool_call>', made=[("now", {})]),
-    "null for arguments": Case(
-        "hermes", '<tool_call>{"name":"now","arguments":null}</tool_call>', made=[("now", {})]
-    ),
-    "arguments first": Case(
-        "hermes",
-        '<tool_call>{"arguments": {"city": "x"}, "name": "get_weather"}</tool_call>',
-        made=[("get_weather", {"city": "x"})],
-    ),
-    "arguments as a string": Case(
-        "hermes",
-        '<tool_call>{"name": "get_weather", "arguments": "{\\"city\\": \\"x\\"}"}</tool_call>',
-        made=[("get_weather", {"city": "x"})],
-    ),
-    "tags, braces and quotes in a string": Case(
-        "hermes",
-        '<tool_call>{"name": "get_weather", "arguments": {"city": "}</tool_call>\\" {[ \\\\"}}</tool_call>',
-        made=[("get_weather", {"city": '}</tool_call>" {[ \\'})],
-    ),
-    "nested values": Case(
-        "hermes",
-        '<tool_call>{"name": "ns.search-all", "arguments": {"query": {"a": [1, {"b": []}], "c": null}}}</tool_call>',
-        made=[("ns.search-all", {"query": {"a": [1, {"b": []}], "c": None}})],
-    ),
-    "a tool that nobody offered": Case(
-        "hermes", '<tool_call>{"name": "other", "arguments": {}}</tool_call>', made=[("other", {})]
-    ),
-    "the closing tag is missing": Case("hermes", '<tool_call>{"name": "now", "arguments": {}}', made=[("now", {})]),
-    "not JSON": Case("hermes", "<tool_call>now()</tool_call> ", "<tool_call>now()</tool_call> "),
-    "broken JSON, then a call": Case(
-        "hermes",
-        '<tool_call>{"name": now}</tool_call><tool_call>{"name": "now"}</tool_call>',
-        '<tool_call>{"name": now}</tool_call>',
-        [("now", {})],
-    ),
-    "no name": Case("hermes", '<tool_call>{"arguments": {}}</tool_call>', '<tool_call>{"arguments": {}}</tool_call>'),
-    "a list for arguments": Case(
-        "hermes",
-        '<tool_call>{"name": "now", "arguments": [1]}</tool_call>',
-        '<tool_call>{"name": "now", "arguments": [1]}</tool_call>',
-    ),
-    "cut short": Case("hermes", 'Hm <tool_call>\n{"name": "get_wea', 'Hm <tool_call>\n{"name": "get_wea'),
-    "half a tag at the end": Case("hermes", "a <tool_c", "a <tool_c"),
-    "too deep": Case("hermes", "<tool_call>" + "{" * 80, "<tool_call>" + "{" * 80),
-    "words about a tag": Case("hermes", " Write <tool_call> first.\n", " Write <tool_call> first.\n"),
-}
+from tests.parsers.case import Case
+from tests.parsers.hermes_cases import HERMES_CASES
 
 _GLM45 = {
     "one call": Case(
@@ -145,6 +38,58 @@ _GLM45 = {
         "<tool_call>pick<arg_key>one</arg_key><arg_value>12</arg_value><arg_key>two</arg_key><arg_value>null</arg_value>"
         "<arg_key>three</arg_key><arg_value>1</arg_value><arg_key>four</arg_key><arg_value>7</arg_value></tool_call>",
         made=[("pick", {"one": "12", "two": None, "three": "1", "four": 7})],
+    ),
+    "types behind references": Case(
+        "glm45",
+        "<tool_call>order"
+        + "".join(
+            f"<arg_key>{key}</arg_key><arg_value>{value}</arg_value>"
+            for key, value in (
+                ("size", 1),
+                ("path", 2),
+                ("maybe", 1),
+                ("loop", 3),
+                ("self", 4),
+                ("away", 5),
+                ("fixed", 5),
+                ("count", 5),
+                ("all", 7),
+                ("both", 8),
+                ("some", 1),
+                ("note", 9),
+                ("other", 10),
+            )
+        )
+        + "</tool_call>",
+        made=[
+            (
+                "order",
+                {
+                    "size": "1",
+                    "path": "2",
+                    "maybe": "1",
+                    "loop": "3",
+                    "self": 4,
+                    "away": 5,
+                    "fixed": "5",
+                    "count": 5,
+                    "all": "7",
+                    "both": 8,
+                    "some": 1,
+                    "note": "9",
+                    "other": 10,
+                },
+            )
+        ],
+    ),
+    "types of arguments without names": Case(
+        "glm45", "<tool_call>tag<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>", made=[("tag", {"a": "1"})]
+    ),
+    "words before the closing tag": Case(
+        "glm45",
+        "<tool_call>now<arg_key>a</arg_key><arg_value>1</arg_value> ok</tool_call> x",
+        "x",
+        [("now", {"a": 1})],
     ),
     "an empty text": Case(
         "glm45",
@@ -204,6 +149,15 @@ _LLAMA4 = {
         '[now(a=[1, 2.5e-1, (True, None)], b={"k": {"x": false}}, c="a" \'b\', d="[(\\u00e9\\n", e=[],)]',
         made=[("now", {"a": [1, 0.25, [True, None]], "b": {"k": {"x": False}}, "c": "ab", "d": "[(é\n", "e": []})],
     ),
+    "names as tools may have them": Case(
+        "llama4_pythonic",
+        "[ns.search-all(query={}), 2fa-check (user-id=-1, b=2)]",
+        made=[("ns.search-all", {"query": {}}), ("2fa-check", {"user-id": -1, "b": 2})],
+    ),
+    "two lists within tags": Case(
+        "llama4_pythonic", "<|python_start|>[now()]\n[now()];<|python_end|>x", "x", [("now", {})] * 2
+    ),
+    "a longer name than tools have": Case("llama4_pythonic", f"[{'a' * 65}(a=1)]", f"[{'a' * 65}(a=1)]"),
     "a link": Case("llama4_pythonic", "[docs](http://a/b) and [now()]", "[docs](http://a/b) and [now()]"),
     "a list": Case("llama4_pythonic", "[1, 2]", "[1, 2]"),
     "an unknown function": Case("llama4_pythonic", "[eval(a=1)] ", "[eval(a=1)] "),
@@ -251,6 +205,52 @@ _REASONING = {
         made=[("now", {})],
         thinks=True,
     ),
+    "reasoning that goes on behind a call": Case(
+        "hermes",
+        '<think>x<tool_call>{"name": "now", "arguments": {}}</tool_call>more</think>ans',
+        "ans",
+        [("now", {})],
+        reasoning="xmore",
+        thinks=True,
+    ),
+    "reasoning around two calls": Case(
+        "hermes",
+        'Hm. <tool_call>{"name": "now"}}</tool_call>\nOr <tool_call>{"name": "now"}</tool_call>\n</think>\n\nYes. \n'
+        '<tool_call>{"name": "now"}</tool_call>',
+        "Yes.",
+        [("now", {})] * 3,
+        reasoning="Hm. Or",
+        thinks=True,
+        is_open=True,
+    ),
+    "a call without its closing tag before the reasoning's end": Case(
+        "hermes",
+        'Hm.<tool_call>{"name": "now"} so</think>Yes.',
+        "Yes.",
+        [("now", {})],
+        reasoning="Hm. so",
+        thinks=True,
+        is_open=True,
+    ),
+    "reasoning that goes on behind a GLM call": Case(
+        "glm45",
+        "<think>x\n<tool_call>now\n</tool_call>\nmore</think>\nans",
+        "ans",
+        [("now", {})],
+        reasoning="x\nmore",
+        thinks=True,
+    ),
+    "reasoning is begun again behind a call": Case(
+        "hermes",
+        'x<tool_call>{"name": "now"}</tool_call><think>y</think>ans',
+        "ans",
+        [("now", {})],
+        reasoning="xy",
+        thinks=True,
+        is_open=True,
+    ),
+    "much space before an answer": Case(None, "\n" * 300 + "x \n", "\n" * 300 + "x \n", thinks=True),
+    "nothing but much space": Case(None, "\n" * 300, "\n" * 300, thinks=True),
     "reasoning about a tag": Case(
         "hermes",
         "I could write <tool_call> here.</think>No.",
@@ -271,7 +271,7 @@ _REASONING = {
 CASES = {
     f"{kind}: {name}": case
     for kind, cases in {
-        "hermes": _HERMES,
+        "hermes": HERMES_CASES,
         "glm45": _GLM45,
         "llama3": _LLAMA3,
         "llama4": _LLAMA4,

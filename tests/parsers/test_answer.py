@@ -16,7 +16,8 @@ from chiasm.parsers.events import CallArguments, CallStart, ContentText, Event, 
 from chiasm.parsers.forced import ForcedCalls
 from chiasm.parsers.reasoning import THINK
 from chiasm.parsers.registry import CALL_FORMATS
-from tests.parsers.cases import CASES, TOOLS, Case
+from tests.parsers.case import TOOLS, Case
+from tests.parsers.cases import CASES
 
 # Where calls and reasoning meet, and what breaks them.
 _FRAGMENTS = (
@@ -24,6 +25,7 @@ _FRAGMENTS = (
     "<|python_tag|>", "<|python_start|>", "<|python_end|>", '{"name": "now", "arguments": {}}', '{"name": "now"',
     '{"name": "now", "arguments": {"a": ', '"parameters": ', '"b"}', "}}", "<tool_call>now<arg_key>a</arg_key>",
     "<arg_value>1</arg_value>", "<arg_key>b</arg_key><arg_value>2</arg_value>",
+    '{"name": "now"}', "ok " * 90, " " * 260,
     "[now()]", "[now(", "now", "{", "}", "[", "]", "(", ")", '"', "'", "\\", ";", ",", " ", "\n", "é", "a=1", "|>",
 )  # fmt: skip
 
@@ -100,6 +102,12 @@ ATTACKS = {
         "<tool_call>{" * 20_000,
         "<tool_cal" * 30_000,
         '<tool_call>{"a": "' + "\\" * 200_000,
+        '<tool_call>{"a": "' + "a" * 200_000,
+        '<tool_call>{"name": "now", "arguments": {}' + " " * 200_000,
+        '<tool_call>{"name": "now"}' * 4000,
+        '<tool_call>{"name": "now"}' + '{"' * 100_000,
+        '<tool_call>{"name": "now"}' + '{"name": "now"}' * 4000,
+        '<tool_call>{"name": "now"}' + "<tool_cal" * 30_000,
     ],
     "glm45": [
         "<tool_call>" + " " * 200_000,
@@ -108,10 +116,18 @@ ATTACKS = {
         "<tool_call>f" * 20_000,
         "<tool_call>f<arg_key>" * 10_000,
         "<tool_call>" + "f" * 200_000,
+        "<tool_call>f<arg_key>" + "a" * 200_000,
+        "<tool_call>f<arg_key>a</arg_key><arg_value>" + "a" * 200_000,
+        "<tool_call>f" + "<arg_key>a</arg_key><arg_value>1</arg_value>" * 10_000,
     ],
     "llama3_json": ["{" * 200_000, '{"' * 100_000, ";{" * 100_000],
     "llama4_pythonic": [
         "[" * 200_000,
+        "[" + "a" * 200_000,
+        "[" + " " * 200_000,
+        "<|python_start|>" + " " * 200_000,
+        "[a" + " " * 200_000,
+        "[now(a='" + "a" * 200_000,
         "[now(a=" + "-" * 200_000 + "1)]",
         "[now(a=" + "1" * 100_000 + "x)]",
         "[now(a=" + "(" * 100_000,
@@ -121,12 +137,13 @@ ATTACKS = {
 }
 
 
+@pytest.mark.parametrize("size", [8, 1_000_000])
 @pytest.mark.parametrize(("name", "index"), [(name, i) for name, texts in ATTACKS.items() for i in range(len(texts))])
-def test_hostile_text_takes_linear_time(name: str, index: int) -> None:
+def test_hostile_text_takes_linear_time(name: str, index: int, size: int) -> None:
     """Threat: quadratic time (CVE-2025-48887, GHSA-j828-28rj-hfhp)."""
     text = ATTACKS[name][index]
     start = time.process_time()
-    read(parser(Case(name, text)), in_steps(text, 64))
+    read(parser(Case(name, text, thinks=True)), in_steps(text, size))
     assert time.process_time() - start < 5, "a quadratic reader takes minutes"
 
 
@@ -177,8 +194,9 @@ def test_arguments_in_tags_go_out_one_by_one() -> None:
             "glm45",
             "<tool_call>now<arg_key>a</arg_key><arg_value>1</arg_value> and more</tool_call>",
             '{"a": 1}',
-            "and more</tool_call>",
+            "",
         ),
+        ("hermes", '<tool_call>{"name": "now", "arguments": {"a": 1</tool_call>ok', '{"a": 1', "ok"),
         (
             "glm45",
             "<tool_call>now<arg_key>a</arg_key><arg_value>1</arg_value><arg_key>b</arg_key>2",
