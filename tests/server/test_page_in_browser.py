@@ -127,18 +127,138 @@ def test_what_a_model_writes_is_never_markup(page: Browser, engine: FakeEngine) 
         (r"\*a\* `` b`c ``", "p[*a*  code[b`c]]"),
         ("[l](https://x.test/a?b=c) https://y.test.", "p[a[l]   a[https://y.test.]]"),
         ("[x](notes.html) [ ] todo", "p[x [ ] todo]"),
+        ("# C#\n#  a b  ##  \n# #\n#no", "h1[C#] h1[a b] h1[] p[#no]"),
+        ("~~~ a`b\nc\n~~~\n```a`b", "pre[code[c]] p[```a`b]"),
+        (r"\``` ``a` b``` c``", "p[` code[ ] a` b``` c``]"),
+        (r"\``` a` b", "p[``` a` b]"),
+        ("- a\n\n  b\n\n\nc", "ul[li[a p[b]]] p[c]"),
+        ("a\r\n\r\nb", "p[a] p[b]"),
     ],
 )
 def test_markdown(page: Browser, text: str, tree: str) -> None:
     script = """(async () => {
-      const { render } = await import("/ui/markdown.js");
+      const { GrowingText } = await import("/ui/markdown.js");
+      const made = document.createElement("div");
+      new GrowingText(made).show(TEXT);
       const show = (node) => node.nodeType === 3 ? node.data : node.localName === "br" ? "br"
         : `${node.localName}[${[...node.childNodes].map(show).join(" ")}]`;
-      const made = render(TEXT);
       made.normalize();
       return [...made.childNodes].map(show).join(" ");
     })()"""
     assert page.run(script.replace("TEXT", json.dumps(text))) == tree
+
+
+NASTY = {
+    "spaces in a heading": "'# a' + ' '.repeat(N) + 'b'",
+    "marks of a heading": "'# ' + '#'.repeat(N) + 'b'",
+    "a fence that is none": "'```' + ' '.repeat(N / 2) + 'a'.repeat(N / 2) + '`'",
+    "a fence of tildes": "'~'.repeat(N / 2) + 'a'.repeat(N / 2) + '`'",
+    "spaces in a rule": "'- -' + ' '.repeat(N) + 'x'",
+    "a rule that is none": "'- '.repeat(N / 2) + 'x'",
+    "spaces in an item": "'- ' + ' '.repeat(N) + 'x\\u2028'",
+    "spaces before a table's rule": "'a|b\\n' + ' '.repeat(N) + 'x'",
+    "a table's rule that is none": "'a|b\\n' + '|:- '.repeat(N / 4) + 'x'",
+    "spaces behind a table's rule": "'a|b\\n-|-' + ' '.repeat(N) + 'x'",
+    "columns": "'|'.repeat(N / 4) + '\\n' + '|-'.repeat(N / 4) + '\\n' + '|a'.repeat(N / 8)",
+    "empty lines in an item": "'- a\\n' + '\\n'.repeat(N) + '  b'",
+    "items": "'- a\\n'.repeat(N / 4)",
+    "lines of an item": "'- a\\n' + '  b\\n'.repeat(4 * N)",
+    "items in one another": "Array.from({ length: 450 }, (_, depth) => ' '.repeat(depth) + '- a').join('\\n')",
+    "quotes in one another": "('>'.repeat(50) + '\\n').repeat(N / 50)",
+    "stars": "'*'.repeat(N)",
+    "bold that never ends": "'**a '.repeat(N / 4)",
+    "bold in bold": "'**a'.repeat(N / 3)",
+    "emphasis that never ends": "'*a '.repeat(N / 3)",
+    "deletions that never end": "'~~a '.repeat(N / 4)",
+    "underlines": "'_a__'.repeat(N / 4)",
+    "code that never ends": "'`'.repeat(N) + 'x'",
+    "code of many lengths": "Array.from({ length: 440 }, (_, length) => '`'.repeat(length)).join('a')",
+    "code of a growing length": "'`a``b '.repeat(N / 6) + '```'",
+    "brackets": "'['.repeat(N)",
+    "brackets before an address": "'['.repeat(1000) + '](' + 'x'.repeat(N)",
+    "links that never end": "'[a]('.repeat(N / 4)",
+    "addresses": "'https://'.repeat(N / 8)",
+    "backslashes": "'\\\\'.repeat(N)",
+    "a word": "'a'.repeat(N)",
+    "lines": "'a\\n'.repeat(N / 2)",
+}
+
+
+@pytest.mark.parametrize("text", NASTY.values(), ids=NASTY)
+def test_no_text_holds_up_the_page(page: Browser, text: str) -> None:
+    script = """(async () => {
+      const { GrowingText } = await import("/ui/markdown.js");
+      const N = 100_000;
+      const text = TEXT;
+      const start = performance.now();
+      new GrowingText(document.createElement("div")).show(text);
+      return performance.now() - start;
+    })()"""
+    assert page.run(script.replace("TEXT", text)) < 2000
+
+
+GROWING = (
+    "# T\n\na *b*\n- x\n\n  y\n- z\n\n1. w\n***\n***bold** text\n> q\n> r\n\n```js\nc\n\n- d\n```\ne\n\n"
+    "a | b\n--|--\n1 | 2\n\nc | d\n\n--|--\n- - -\n- - - a\r\n\r\n## U\r\n~~~\nopen\n\n# no heading"
+)
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_growing_text_looks_as_one_shown_at_once(page: Browser, step: int) -> None:
+    script = """(async () => {
+      const { GrowingText } = await import("/ui/markdown.js");
+      const [made, whole] = [document.createElement("div"), document.createElement("div")];
+      const growing = new GrowingText(made);
+      const bad = [];
+      let kept = null;
+      for (let end = 0; end <= TEXT.length; end += STEP) {
+        growing.show(TEXT.slice(0, end));
+        whole.replaceChildren();
+        new GrowingText(whole).show(TEXT.slice(0, end));
+        if (made.innerHTML !== whole.innerHTML) bad.push([TEXT.slice(0, end), made.innerHTML, whole.innerHTML]);
+        if (made.children.length === 3) kept ??= made.firstChild;
+      }
+      return { bad, isKept: made.firstChild === kept, blocks: made.children.length };
+    })()"""
+    result = page.run(script.replace("TEXT", json.dumps(GROWING)).replace("STEP", str(step)))
+    assert result["bad"] == []
+    assert result["isKept"]
+    assert result["blocks"] > 12
+
+
+def test_a_long_answer_is_not_drawn_anew_for_each_word(page: Browser) -> None:
+    script = """(async () => {
+      const { GrowingText } = await import("/ui/markdown.js");
+      const made = document.createElement("div");
+      const growing = new GrowingText(made);
+      const text = "Some **words** of a paragraph with `code`.\\n\\n- an item\\n- another\\n\\n".repeat(800);
+      let added = 0;
+      const observer = new MutationObserver((changes) => {
+        for (const change of changes) added += change.addedNodes.length;
+      });
+      observer.observe(made, { childList: true });
+      for (let end = 0; end <= text.length; end += 50) growing.show(text.slice(0, end));
+      await null;
+      return { added, length: text.length, blocks: made.children.length };
+    })()"""
+    result = page.run(script)
+    assert result["length"] > 50_000
+    assert result["blocks"] == 1600
+    assert result["added"] < 5 * result["blocks"]
+
+
+def test_what_takes_long_to_draw_is_drawn_less_often(page: Browser) -> None:
+    script = """(async () => {
+      const { AnswerView } = await import("/ui/conversation.js");
+      const view = new AnswerView(document.getElementById("turns"));
+      view.drawingTime = 100;
+      const start = performance.now();
+      const drawn = new Promise((resolve) => new MutationObserver(resolve).observe(view.body, { childList: true }));
+      view.add({ text: "a", reasoning: "" });
+      await drawn;
+      return performance.now() - start;
+    })()"""
+    assert page.run(script) >= 295
 
 
 def test_media_by_drop_choice_paste_and_address(page: Browser, engine: FakeEngine, tmp_path: Path) -> None:

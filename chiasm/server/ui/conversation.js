@@ -1,7 +1,9 @@
 // The turns as they are shown.
 
-import { render } from "/ui/markdown.js";
+import { GrowingText } from "/ui/markdown.js";
 import { preview } from "/ui/media.js";
+
+const REST = 3; // between drawings, as a multiple of the time that the last one took
 
 /** Shows a question; returns nothing. */
 export function showQuestion(turns, text, media) {
@@ -23,6 +25,7 @@ export class AnswerView {
     this.turn = turn;
     this.body = body;
     this.body.classList.add("answer");
+    this.shown = new GrowingText(this.body);
     this.meta = note("");
     this.meta.classList.add("meta");
     this.turn.append(this.meta);
@@ -30,22 +33,25 @@ export class AnswerView {
     this.turn.setAttribute("aria-busy", "true");
     this.text = "";
     this.isDue = false;
+    this.drawingTime = 0; // in ms, layout included where the end is followed
     this.turn.scrollIntoView({ block: "end" });
   }
 
-  /** Adds text; it is drawn once a frame, however many tokens come. */
-  add(text) {
+  /** Adds text; it is drawn once a frame at most, and less often where that takes long. */
+  add({ text }) {
     this.text += text;
     if (this.isDue) return;
     this.isDue = true;
-    requestAnimationFrame(() => this.draw());
+    setTimeout(() => requestAnimationFrame(() => this.draw()), REST * this.drawingTime);
   }
 
   draw() {
     this.isDue = false;
+    const start = performance.now();
     const isFollowed = this.turn.getBoundingClientRect().bottom < window.innerHeight + 40; // else its reader is elsewhere
-    this.body.replaceChildren(render(this.text));
+    this.shown.show(this.text);
     if (isFollowed) this.turn.scrollIntoView({ block: "end" });
+    this.drawingTime = performance.now() - start;
   }
 
   /** The line below: counts and times. */

@@ -47,7 +47,7 @@ async function ask() {
   requestId = `page-${crypto.getRandomValues(new Uint32Array(2)).join("-")}`;
   showBusy(true);
   const trouble = await chat.ask({ text, media, settings: settings(), requestId }, (news) => {
-    view.add(news.text);
+    view.add(news);
     view.tell(describe(news));
   });
   view.end(trouble);
