@@ -15,7 +15,7 @@ from chiasm.schema.output import EngineStats
 from chiasm.schema.steps import EncoderBegan, NamedNews, StepsEnded, UnitName, UnitRows
 from tests.browser import Browser, needs_chromium
 from tests.server.fake_engine import FakeEngine
-from tests.server.running import RunningServer, wait_until
+from tests.server.running import RunningServer, as_new, wait_until
 
 pytestmark = needs_chromium
 
@@ -289,6 +289,33 @@ def test_media_by_drop_choice_paste_and_address(page: Browser, engine: FakeEngin
     page.problems[:] = [one for one in page.problems if "ERR_" not in one]  # three bytes are no clip to play
 
 
+@pytest.mark.parametrize("size", [(1280, 800), (390, 844)])
+def test_the_end_stays_in_view_when_a_picture_grows(page: Browser, tmp_path: Path, size: tuple[int, int]) -> None:
+    page.resize(*size)
+    page.choose_files("#files", picture(tmp_path))
+    page.wait("document.querySelectorAll('#attached li').length === 1")
+    answered(page)
+    page.run("""(() => {
+      const image = document.querySelector(".media img");
+      image.style.maxHeight = image.style.height = "900px";
+      image.dispatchEvent(new Event("load"));
+    })()""")
+    bottoms = """["#turns .meta", "#composer"].map((one) => document.querySelector(one).getBoundingClientRect())"""
+    page.wait(f"(([meta, composer]) => meta.bottom > 300 && meta.bottom < composer.top - 5)({bottoms})", 5)
+
+
+def test_a_picture_fills_its_frame(page: Browser, tmp_path: Path) -> None:
+    Image.new("RGB", (900, 600)).save(tmp_path / "wide.png")
+    page.choose_files("#files", tmp_path / "wide.png")
+    page.wait("document.querySelectorAll('#attached li').length === 1")
+    answered(page, "?")
+    page.wait("document.querySelector('.media img').complete")
+    widths = page.run(
+        "['.media img', '.media'].map((one) => document.querySelector(one).getBoundingClientRect().width)"
+    )
+    assert widths[0] == pytest.approx(widths[1], abs=1)
+
+
 def test_what_is_no_media_is_said(page: Browser, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no picture")
     page.drop(tmp_path / "notes.txt")
@@ -306,6 +333,109 @@ def test_turns_go_along_and_can_be_forgotten(page: Browser, engine: FakeEngine) 
     page.wait("!document.querySelector('.turn')")
     answered(page, "Three")
     assert len(engine.conversations[-1][0]) == 1
+
+
+def test_a_conversation_forgotten_while_it_is_answered_stays_so(page: Browser, engine: FakeEngine) -> None:
+    engine.words_before_hold = 2
+    ask(page, "Old")
+    page.wait("document.querySelector('.answer')?.innerText.includes('Hello big')")
+    # At once, before the old answer has ended: the new one must neither wait for it nor take its place.
+    page.run("""(() => {
+      document.getElementById('new').click();
+      document.getElementById('question').value = 'New';
+      document.getElementById('send').click();
+    })()""")
+    page.wait("document.querySelector('.answer')?.innerText.includes('Hello big')")
+    wait_until(lambda: engine.num_aborted == 1)
+    page.run("new Promise((resolve) => setTimeout(resolve, 50))")
+    assert page.run("document.getElementById('stop').hidden || !document.getElementById('send').hidden") is False
+    engine.words_before_hold = None
+    page.wait("!document.querySelector('.waiting')")
+    assert page.run("document.querySelectorAll('.turn').length") == 2
+    answered(page, "Next")
+    asked = [[message.content[0].text for message in conversation] for conversation, _ in engine.conversations]  # type: ignore[union-attr]
+    assert asked == [["Old"], ["New"], ["New", "Hello big world!", "Next"]]
+
+
+@pytest.fixture(scope="module")
+def _thinking_server() -> Iterator[RunningServer]:
+    with RunningServer(reasoning_parser="qwen3") as server:
+        yield server
+
+
+@pytest.fixture
+def thinking(browser: Browser, _thinking_server: RunningServer) -> Iterator[FakeEngine]:
+    """The engine of the page in ``browser``, whose words between marks are reasoning."""
+    with as_new(_thinking_server):
+        browser.problems.clear()
+        browser.open(_thinking_server.url)
+        browser.wait("document.querySelectorAll('.lane').length === 2")
+        _thinking_server.engine.words = (
+            "<think>",
+            "Let me ",
+            "<b>think</b>\n",
+            "well.",
+            "</think>",
+            "**Yes**",
+            " it is",
+        )
+        yield _thinking_server.engine
+        assert browser.problems == []
+        browser.open("about:blank")
+
+
+FOLD = "document.querySelector('.thoughts')"
+
+
+def test_reasoning_is_shown_until_the_answer_begins(browser: Browser, thinking: FakeEngine) -> None:
+    thinking.words_before_hold = 4
+    ask(browser)
+    browser.wait(f"{FOLD}?.innerText.includes('well.')")
+    assert browser.run(f"{FOLD}.open")
+    assert browser.text(".thoughts div") == "Let me <b>think</b>\nwell."
+    assert browser.text(".answer").strip() == ""
+    assert "first token after 0." in browser.text(".meta")
+    thinking.words_before_hold = None
+    browser.wait("!document.querySelector('.waiting')")
+    assert browser.text(".answer strong") == "Yes"
+    assert not browser.run(f"{FOLD}.open")
+    browser.run("document.getElementById('turns').focus()")
+    browser.press("Tab")
+    assert browser.run("document.activeElement.innerText") == "Reasoning"
+    browser.press("Enter")
+    browser.wait(f"{FOLD}.open")
+    answered(browser, "More")
+    earlier = thinking.conversations[-1][0][1]
+    assert earlier.content == (TextPart("**Yes** it is"),)
+    assert earlier.extra == {"reasoning": "Let me <b>think</b>\nwell."}
+
+
+def test_reasoning_stays_as_its_reader_has_folded_it(browser: Browser, thinking: FakeEngine) -> None:
+    thinking.words_before_hold = 3
+    ask(browser)
+    for _ in range(2):
+        browser.wait(f"{FOLD}?.innerText")
+        browser.run(f"{FOLD}.querySelector('summary').click()")
+    thinking.words_before_hold = None
+    browser.wait("!document.querySelector('.waiting')")
+    assert browser.run(f"{FOLD}.open")
+
+
+@pytest.mark.parametrize(("max_tokens", "said"), [(512, "without an answer"), (2, "Settings can allow a longer one")])
+def test_an_answer_of_reasoning_only_is_told_and_kept(
+    browser: Browser, thinking: FakeEngine, max_tokens: int, said: str
+) -> None:
+    thinking.words = ("<think>", "Hm, ", "well")
+    browser.run(f"document.getElementById('max-tokens').value = {max_tokens}")
+    answered(browser, "One")
+    assert said in browser.text(".error")
+    assert browser.run(f"{FOLD}.open")
+    assert browser.text(".thoughts div").startswith("Hm,")
+    answered(browser, "Two")
+    conversation = thinking.conversations[-1][0]
+    assert [message.role for message in conversation] == ["user", "assistant", "user"]
+    assert conversation[1].content == (TextPart(""),)
+    assert conversation[1].extra["reasoning"].startswith("Hm,")
 
 
 @pytest.mark.parametrize("by", ["Escape", "button"])

@@ -14,9 +14,10 @@ export class Chat {
     return this.stopping !== null;
   }
 
-  /** Forgets all turns. */
+  /** Forgets all turns, and the one under way, whatever still comes of it. */
   forget() {
     this.stop();
+    this.stopping = null;
     this.messages = [];
   }
 
@@ -26,29 +27,32 @@ export class Chat {
   }
 
   /**
-   * Asks, and keeps the turn if there was an answer.
+   * Asks, and keeps the turn if there was an answer, or a beginning of one, and the conversation was not forgotten.
    *
    * @param question {text, media, settings, requestId}
-   * @param onNews called with {text} and {usage, firstToken, seconds} as they come
+   * @param onNews called with {text, reasoning, usage, firstToken, seconds} as they come
    * @returns what went wrong, or null
    */
   async ask(question, onNews) {
     const message = { role: "user", content: content(question) };
     const messages = [...this.messages, message];
     const stopping = (this.stopping = new AbortController());
-    let answer = "";
+    const answer = { content: "", reasoning: "", finish: null };
     let trouble = null;
     try {
       trouble = await this.stream(messages, question, stopping.signal, (news) => {
-        answer += news.text ?? "";
+        answer.content += news.text;
+        answer.reasoning += news.reasoning;
+        answer.finish = news.finish ?? answer.finish;
         onNews(news);
       });
     } catch (error) {
       trouble = stopping.signal.aborted ? "Stopped." : `The server can't be reached: ${error.message}.`;
     }
-    if (this.stopping === stopping) this.stopping = null;
-    if (answer) this.messages = [...messages, { role: "assistant", content: answer }];
-    return trouble;
+    if (this.stopping !== stopping) return trouble; // forgotten: what is asked next belongs to another conversation
+    this.stopping = null;
+    if (answer.content || answer.reasoning) this.messages = [...messages, turn(answer)];
+    return trouble ?? lack(answer);
   }
 
   async stream(messages, { settings, requestId }, signal, onNews) {
@@ -60,10 +64,11 @@ export class Chat {
     let firstToken = null;
     for await (const event of events(response)) {
       if (event.error) return event.error.message;
-      const text = event.choices?.[0]?.delta?.content ?? "";
+      const { delta, finish_reason: finish } = event.choices?.[0] ?? {};
+      const { content: text, reasoning } = { ...delta };
       const seconds = (performance.now() - start) / 1000;
-      if (event.usage?.completion_tokens || text) firstToken ??= seconds;
-      onNews({ text, usage: event.usage, firstToken, seconds });
+      if (event.usage?.completion_tokens || text || reasoning) firstToken ??= seconds;
+      onNews({ text: text ?? "", reasoning: reasoning ?? "", finish, usage: event.usage, firstToken, seconds });
     }
     return null;
   }
@@ -86,6 +91,18 @@ export function describe({ usage, firstToken, seconds }) {
     }
   }
   return parts.join(" · ");
+}
+
+/** An answer as later requests tell it; the template decides how much of the reasoning the model sees again. */
+function turn({ content, reasoning }) {
+  return { role: "assistant", content, ...(reasoning && { reasoning }) };
+}
+
+/** What to say of an answer in which nothing is said, or null. */
+function lack({ content, reasoning, finish }) {
+  if (content || !reasoning) return null;
+  if (finish !== "length") return "The model ended after its reasoning, without an answer.";
+  return "The model was still reasoning at the longest answer allowed; Settings can allow a longer one.";
 }
 
 function content({ text, media }) {

@@ -11,6 +11,8 @@ export function showQuestion(turns, text, media) {
   const gallery = document.createElement("div");
   gallery.className = "media";
   gallery.append(...media.flatMap((item) => (item.preview ? preview(item, true) : [note(`${item.kind}: ${item.name}`)])));
+  const follow = () => turns.lastElementChild?.scrollIntoView({ block: "end" });
+  for (const loaded of ["load", "loadedmetadata"]) gallery.addEventListener(loaded, follow, true); // they grow by it
   if (media.length) body.append(gallery);
   const words = document.createElement("p");
   words.textContent = text;
@@ -26,6 +28,7 @@ export class AnswerView {
     this.body = body;
     this.body.classList.add("answer");
     this.shown = new GrowingText(this.body);
+    this.thoughts = null;
     this.meta = note("");
     this.meta.classList.add("meta");
     this.turn.append(this.meta);
@@ -37,9 +40,11 @@ export class AnswerView {
     this.turn.scrollIntoView({ block: "end" });
   }
 
-  /** Adds text; it is drawn once a frame at most, and less often where that takes long. */
-  add({ text }) {
+  /** Adds text and reasoning; they are drawn once a frame at most, and less often where that takes long. */
+  add({ text, reasoning }) {
     this.text += text;
+    if (reasoning) this.thoughts ??= new Thoughts(this.body);
+    this.thoughts?.add(reasoning);
     if (this.isDue) return;
     this.isDue = true;
     setTimeout(() => requestAnimationFrame(() => this.draw()), REST * this.drawingTime);
@@ -50,6 +55,7 @@ export class AnswerView {
     const start = performance.now();
     const isFollowed = this.turn.getBoundingClientRect().bottom < window.innerHeight + 40; // else its reader is elsewhere
     this.shown.show(this.text);
+    this.thoughts?.draw(this.text !== "");
     if (isFollowed) this.turn.scrollIntoView({ block: "end" });
     this.drawingTime = performance.now() - start;
   }
@@ -70,6 +76,35 @@ export class AnswerView {
       this.turn.append(line);
     }
     this.turn.scrollIntoView({ block: "end" });
+  }
+}
+
+/** What the model thought, above its answer: open until that begins, then folded, unless its reader has chosen. */
+class Thoughts {
+  constructor(answer) {
+    this.fold = document.createElement("details");
+    this.fold.className = "thoughts";
+    this.fold.open = true;
+    const summary = document.createElement("summary");
+    summary.textContent = "Reasoning";
+    summary.addEventListener("click", () => (this.isChosen = true));
+    this.isChosen = false;
+    this.text = document.createTextNode("");
+    this.news = "";
+    const words = document.createElement("div");
+    words.append(this.text);
+    this.fold.append(summary, words);
+    answer.before(this.fold);
+  }
+
+  add(text) {
+    this.news += text;
+  }
+
+  draw(isOver) {
+    if (this.news) this.text.appendData(this.news);
+    this.news = "";
+    if (isOver && !this.isChosen) this.fold.open = false;
   }
 }
 

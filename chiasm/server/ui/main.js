@@ -51,7 +51,7 @@ async function ask() {
     view.tell(describe(news));
   });
   view.end(trouble);
-  showBusy(false);
+  if (!chat.isBusy) showBusy(false); // else a new conversation has begun meanwhile
 }
 
 function showBusy(isBusy) {
@@ -63,6 +63,7 @@ function showBusy(isBusy) {
 
 function startAnew() {
   chat.forget();
+  showBusy(false);
   for (const turn of document.querySelectorAll(".turn")) turn.remove();
   $("empty").hidden = false;
   complain("");
