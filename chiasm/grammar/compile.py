@@ -27,9 +27,14 @@ class GrammarCompiler:
         folder: of the checkpoint.
         vocab_size: rows of the output projection.
         eos_token_ids: tokens that end an answer.
+
+    Attributes:
+        vocab_size: as given.
+        eos_token_ids: as given.
     """
 
     def __init__(self, folder: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        self.vocab_size, self.eos_token_ids = vocab_size, tuple(eos_token_ids)
         self._tokens = _read_tokens(folder, vocab_size, list(eos_token_ids))
         self._kept: OrderedDict[StructuredOutputs, llguidance.LLMatcher] = OrderedDict()
 

@@ -53,7 +53,7 @@ def _call_rules(schemas: Mapping[str, Mapping[str, Any]], frame: CallFrame, spec
     for index, (name, schema) in enumerate(schemas.items()):
         head = _terms(f'{frame.before}{{"name": "{name}", "{frame.arguments}": ', special)
         rules.append(f"call_{index}: {head} arguments_{index} {_terms('}' + frame.after, special)}")
-        rules.append(f"arguments_{index}: %json {json.dumps(spaced_schema({'type': 'object', **schema}))}")
+        rules.append(f"arguments_{index}: %json {json.dumps(spaced_schema({**schema, 'type': 'object'}))}")
     return rules
 
 

@@ -80,8 +80,7 @@ class AnswerParser:
             self._decide()
         if self._reader is not None and not self._has_begun:
             self._show("".join(self._held))
-        rest = self._forced.finish() if self._forced is not None else ""
-        self._show(self._buffer + rest)
+        self._show(self._buffer)
         self._reader, self._buffer = None, ""
         if self._mode == "content" and not self._drops_space:
             self._emit(self._space)

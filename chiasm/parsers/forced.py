@@ -1,6 +1,7 @@
 """Calls that a grammar has forced: ``[{"name": "f", "arguments": {"a": 1}}, ...]``, spaced just like this.
 
-What is here is certain, so arguments go out piece by piece. ``chiasm.grammar.tools`` makes the grammar.
+What is here is certain, so arguments go out piece by piece. What is around them is nothing that anybody said, and is
+never shown, wherever the answer is cut. ``chiasm.grammar.tools`` makes the grammar.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from chiasm.parsers.events import CallArguments, CallStart, Event
 from chiasm.parsers.json_span import JsonSpan
 
 _HEAD = re.compile(r'(?:\[|\}, )\{"name": "([\w.\-]+)", "arguments": (?=\{)')
-_END = "}]"
 _MAX_HEAD = 256  # characters; no head is longer
 
 
@@ -48,8 +48,3 @@ class ForcedCalls:
             self._num_calls += 1
             self._span = JsonSpan()
         return head
-
-    def finish(self) -> str:
-        """What is no call: nothing, unless the answer was cut short, or no grammar made it."""
-        pending, self._pending = self._pending, ""
-        return "" if self._num_calls and _END.startswith(pending.rstrip()) else pending

@@ -229,6 +229,10 @@ def _check_structured(p: SamplingParams) -> None:
         refuse("ignore_eos", True, f"false with {p.structured_outputs.param}")
     if p.min_tokens:
         refuse("min_tokens", p.min_tokens, f"0 with {p.structured_outputs.param}")
+    thinking = p.structured_outputs.thinking
+    if thinking is not None and thinking.end in p.stop_token_ids:
+        limit = f"without the token that ends the reasoning, with {p.structured_outputs.param}"
+        refuse("stop_token_ids", thinking.end, limit)
 
 
 def check_token_ids(param: str, token_ids: Sequence[int], vocab_size: int) -> None:

@@ -16,17 +16,19 @@ _KINDS = ("json", "regex", "choice", "grammar", "json_object")
 
 
 class Thinking(msgspec.Struct, frozen=True):
-    """The tokens around reasoning, which no grammar binds.
+    """The tokens around reasoning, which no grammar binds, but which the answer can't end with.
 
     Attributes:
         start: begins it; allowed as an answer's first token.
         end: ends it.
         is_open: whether the prompt has begun it.
+        barred: tokens that it can't have, beside those that end an answer.
     """
 
     start: int
     end: int
     is_open: bool
+    barred: tuple[int, ...] = ()
 
 
 class CallFrame(NamedTuple):

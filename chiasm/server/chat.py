@@ -16,6 +16,7 @@ from starlette.responses import Response
 from chiasm.engine.frontend.messages import parse_messages
 from chiasm.errors import UserError
 from chiasm.parsers.events import Event
+from chiasm.schema.chat import ChatMessage, TextPart
 from chiasm.schema.output import CompletionOutput
 from chiasm.schema.sampling import SamplingParams
 from chiasm.server.answers import Collected, Tally
@@ -81,12 +82,17 @@ def chat_question(state: ServerState, request: ChatRequest) -> Question:
     calls = call_format(state.config, tools)
     form = answer_form(parse_structured_outputs(request), tools, calls, state.engine.added_tokens)
     sampling = chat_sampling(request, state.engine.default_sampling, form)
-    return Question(
-        messages=parse_messages(request.messages),
-        settings=_settings(request, tools.offered, sampling),
-        sampling=sampling,
-        reading=Reading(state, tools, form is not None, bool(request.continue_final_message)),
-    )
+    messages = parse_messages(request.messages)
+    settings = _settings(request, tools.offered, sampling)
+    continued = None if settings["add_generation_prompt"] else _assistant_texts(messages[-1])
+    return Question(messages, settings, sampling, Reading(state, tools, form is not None, continued))
+
+
+def _assistant_texts(message: ChatMessage) -> tuple[str, ...]:
+    """The texts of a message; none if it isn't the assistant's."""
+    if message.role != "assistant":
+        return ()
+    return tuple(part.text for part in message.content if isinstance(part, TextPart))
 
 
 def _settings(request: ChatRequest, tools: Sequence[Mapping[str, Any]], sampling: SamplingParams) -> dict[str, Any]:

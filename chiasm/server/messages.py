@@ -18,6 +18,7 @@ from chiasm.parsers.answer import AnswerParser
 from chiasm.parsers.calls import CallFormat
 from chiasm.parsers.events import CallArguments, CallStart, ContentText, Event, ReasoningText
 from chiasm.parsers.forced import ForcedCalls
+from chiasm.parsers.json_span import JsonSpan
 from chiasm.parsers.reasoning import ReasoningFormat
 from chiasm.parsers.registry import CALL_FORMATS, REASONING_FORMATS
 from chiasm.schema.output import CompletionOutput, RequestOutput
@@ -49,13 +50,14 @@ class Reading:
         state: of the server.
         tools: what the request lets the model call.
         has_form: whether answers must have a form.
-        continues_message: whether an answer goes on with a message that the request has begun.
+        continued: the texts of the assistant's message with which the prompt ends, if it ends with a message; None if
+            it ends with the head of a new one.
     """
 
     state: ServerState
     tools: ToolUse
     has_form: bool
-    continues_message: bool
+    continued: tuple[str, ...] | None = None
 
     @property
     def marks(self) -> ReasoningFormat | None:
@@ -72,20 +74,26 @@ class Reading:
         return call_format(self.state.config, self.tools)
 
     def sampling(self, params: SamplingParams, prompt: str | None) -> SamplingParams:
-        """Decoding parameters with which an answer to a prompt can be read."""
+        """Decoding parameters with which an answer to a prompt can be read.
+
+        Raises:
+            UserError: if they would end it before its form has begun.
+        """
         added, marks = self.state.engine.added_tokens, self.marks
         markers = (*((marks.start, marks.end) if marks else ()), *(self.calls.markers if self.calls else ()))
         shown = tuple(marker for marker in markers if marker in added and added[marker].is_special)
         params = msgspec.structs.replace(params, shown_special_tokens=shown)
+        if self.tools.is_forced:  # what a grammar writes around arguments is no text that a client could mean
+            params = msgspec.structs.replace(params, stop=(), stop_token_ids=())
         form = params.structured_outputs
         if form is not None and marks is not None:
-            form = after_thinking(form, marks, added, is_open=self._is_open(prompt))
+            form = after_thinking(form, marks, self.calls, added, is_open=self._is_open(prompt))
             params = msgspec.structs.replace(params, structured_outputs=form)
         return params
 
     def _is_open(self, prompt: str | None) -> bool:
         marks = self.marks
-        return marks is not None and marks.is_open_after(prompt or "", continues_message=self.continues_message)
+        return marks is not None and marks.is_open_after(prompt or "", self.continued)
 
     def answer(self, prompt: str | None) -> AnswerReading:
         """Begin to read an answer to a prompt."""
@@ -110,22 +118,26 @@ class AnswerReading:
         parser: tells its parts; None if all of it is content.
         is_parallel: whether more than its first call is given.
         num_calls: so far.
+        num_whole_calls: those of them whose arguments are whole.
         num_reasoning_tokens: so far; a piece of several tokens in which the reasoning ends counts as a whole.
-        is_in_reasoning: whether the latest piece was reasoning, in part at least.
-        finish_reason: why the answer ended, which for an answer with calls is that it waits for their results.
+        is_in_reasoning: whether reasoning goes on behind the latest piece.
+        finish_reason: why the answer ended, which for an answer with calls, all of them whole, is that it waits for
+            their results.
     """
 
     parser: AnswerParser | None
     is_parallel: bool
     num_calls: int = 0
+    num_whole_calls: int = 0
     num_reasoning_tokens: int = 0
     is_in_reasoning: bool = False
     finish_reason: str | None = None
+    _arguments: JsonSpan | None = None
 
     def take(self, answer: CompletionOutput) -> list[Event]:
         """What is new of an answer."""
         events = self._events(answer)
-        has_calls = self.num_calls > 0 and answer.finish_reason == "stop"
+        has_calls = 0 < self.num_calls == self.num_whole_calls and answer.finish_reason == "stop"
         self.finish_reason = "tool_calls" if has_calls else answer.finish_reason
         return events
 
@@ -135,14 +147,23 @@ class AnswerReading:
         was_reasoning = self.parser.is_reasoning
         events = self.parser.feed(answer.text)
         has_thought = any(isinstance(event, ReasoningText) for event in events)
-        self.is_in_reasoning = was_reasoning or has_thought or self.parser.is_reasoning
-        if self.is_in_reasoning:
+        self.is_in_reasoning = self.parser.is_reasoning
+        if was_reasoning or has_thought or self.is_in_reasoning:
             self.num_reasoning_tokens += len(answer.token_ids)
         if answer.finish_reason is not None:
             events += self.parser.finish()
         kept = [event for event in events if self.is_parallel or not _is_of_later_call(event)]
-        self.num_calls += sum(isinstance(event, CallStart) for event in kept)
+        for event in kept:
+            self._follow(event)
         return kept
+
+    def _follow(self, event: Event) -> None:
+        if isinstance(event, CallStart):
+            self.num_calls += 1
+            self._arguments = JsonSpan()
+        elif isinstance(event, CallArguments) and self._arguments and self._arguments.feed(event.text) is not None:
+            self.num_whole_calls += not self._arguments.is_broken
+            self._arguments = None
 
 
 class News(NamedTuple):
@@ -152,7 +173,7 @@ class News(NamedTuple):
         answer: its text and tokens.
         events: what the text is.
         finish_reason: as clients are told it; None while the answer goes on.
-        is_said: whether the tokens are of what is said, or may be: not of reasoning, and not of its marks.
+        is_said: whether the tokens are of what is said, or may be, in part at least; not of reasoning alone.
     """
 
     answer: CompletionOutput

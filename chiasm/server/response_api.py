@@ -129,7 +129,7 @@ def _question(state: ServerState, request: ResponsesRequest, before: Turn | None
             "cache_salt": request.cache_salt or "",
         },
         sampling=response_sampling(request, state.engine.default_sampling, form),
-        reading=Reading(state, tools, has_form=form is not None, continues_message=False),
+        reading=Reading(state, tools, has_form=form is not None),
     )
 
 

@@ -113,15 +113,22 @@ def answer_form(
 
 
 def after_thinking(
-    form: StructuredOutputs, marks: ReasoningFormat, added: Mapping[str, AddedToken], *, is_open: bool
+    form: StructuredOutputs,
+    marks: ReasoningFormat,
+    calls: CallFormat | None,
+    added: Mapping[str, AddedToken],
+    *,
+    is_open: bool,
 ) -> StructuredOutputs:
     """A form that begins where the model has stopped thinking.
 
     Args:
         form: what comes then.
         marks: around the reasoning; each is a token.
+        calls: how the model writes calls, which must not begin before the reasoning is closed: no grammar binds it.
         added: the tokenizer's added tokens.
         is_open: whether the prompt has begun it.
     """
-    thinking = Thinking(added[marks.start].token_id, added[marks.end].token_id, is_open)
+    barred = tuple(added[opener].token_id for opener in (calls.openers if calls else ()) if opener in added)
+    thinking = Thinking(added[marks.start].token_id, added[marks.end].token_id, is_open, barred)
     return msgspec.structs.replace(form, thinking=thinking)

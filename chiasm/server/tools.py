@@ -118,6 +118,9 @@ def _parse_function(function: Mapping[str, Any], param: str) -> tuple[str, Mappi
         schema = {"type": "object", "properties": {}}
     if not isinstance(schema, Mapping):
         refuse(f"{param}.parameters", schema, "a JSON schema: an object")
+    kind = schema.get("type")
+    if kind not in (None, "object") and not (isinstance(kind, list) and "object" in kind):
+        refuse(f"{param}.parameters.type", kind, "object: arguments have names")
     check_depth(schema, f"{param}.parameters")
     return name, schema
 

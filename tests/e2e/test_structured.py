@@ -12,6 +12,7 @@ import pytest
 
 from chiasm import LLM, SamplingParams, StructuredOutputs
 from chiasm.errors import UserError
+from chiasm.schema.structured import Thinking
 from tests.checkpoints.common import SavedModel
 from tests.e2e.reference import folder_of
 
@@ -84,6 +85,21 @@ def test_a_stop_string_ends_an_answer_within_its_form(llm: LLM) -> None:
     answer = output.outputs[0]
     assert re.fullmatch("[0-9]{3}", answer.text)
     assert answer.stop_reason == "-"
+
+
+def test_an_answer_cannot_end_before_its_form(llm: LLM) -> None:
+    start, end, stop, eos = 300, 301, 302, llm.facts.eos_token_ids[0]
+    form = {"choice": ("yes", "no"), "thinking": Thinking(start, end, is_open=True)}
+    biases = {eos: 100, stop: 100, end: 90}
+    asked = params(form, stop_token_ids=(stop,), logit_bias=biases, max_tokens=20)
+    (output,) = llm.generate(["Is it?"], asked, use_tqdm=False)
+    answer = output.outputs[0]
+    assert answer.token_ids[0] == end
+    assert answer.text.endswith(("yes", "no"))
+    assert answer.finish_reason == "stop"
+    asked = params(form, logit_bias={eos: 100, end: -100}, max_tokens=20)
+    (output,) = llm.generate(["Is it?"], asked, use_tqdm=False)
+    assert output.outputs[0].finish_reason == "length"
 
 
 def test_bad_forms_cost_only_their_own_request(llm: LLM) -> None:

@@ -148,7 +148,7 @@ def test_bad_forms_are_refused_before_a_stream_begins(server: Server) -> None:
     body = {"messages": [{"role": "user", "content": "Hi"}], "guided_regex": "[", "stream": True}
     answer = server.post("/v1/chat/completions", body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "guided_regex")
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "nope"}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "nope"}}}}}
     body = {"messages": [{"role": "user", "content": "Hi"}], "tools": [tool], "tool_choice": "required"}
     answer = server.post("/v1/chat/completions", body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools")

@@ -28,6 +28,9 @@ class _Matcher:
 
 
 class _Compiler:
+    vocab_size = 8
+    eos_token_ids = (0,)
+
     def compile(self, form: StructuredOutputs) -> Any:
         if form.regex == "broken":
             raise RuntimeError("a bug of the compiler")
@@ -41,7 +44,8 @@ def _row(request_id: str) -> SamplingRow:
 def test_a_bug_in_one_form_fails_no_other() -> None:
     guides = Guides(_Compiler)  # type: ignore[arg-type]
     for name in ("fine", "broken", "breaks later"):
-        guides.start(name, StructuredOutputs(regex=name))
+        guides.start(name, SamplingParams(structured_outputs=StructuredOutputs(regex=name)))
+    guides.start("free", SamplingParams())
     rows = [_row(name) for name in ("broken", "fine", "free", "breaks later")]
     for _ in range(2):
         masks = guides.masks(rows)

@@ -21,6 +21,7 @@ from chiasm.schema.structured import CallFrame, StructuredOutputs, Thinking
 from tests.checkpoints.common import SPECIAL_TOKENS, make_tokenizer
 
 VOCAB_SIZE = 512  # more than the tokenizer has, as in published checkpoints
+STOP_TOKEN = 77  # a request's own
 POINT = {
     "type": "object",
     "properties": {"x": {"type": "integer"}, "label": {"type": "string"}},
@@ -47,7 +48,7 @@ class Setup:
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def guide(self, form: StructuredOutputs) -> AnswerGuide:
-        return AnswerGuide(self.compiler.compile(form), form.thinking)
+        return AnswerGuide(self.compiler.compile(form), form.thinking, VOCAB_SIZE, [self.eos, STOP_TOKEN])
 
     def allows(self, form: StructuredOutputs, token_ids: Sequence[int]) -> bool:
         """Whether an answer may be these tokens and then end."""
@@ -63,9 +64,8 @@ class Setup:
 
 
 def may_be(guide: AnswerGuide) -> set[int]:
-    mask = guide.allowed()
-    assert mask is not None
-    return set(np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")).tolist())
+    mask = np.frombuffer(guide.allowed(), np.uint8)
+    return set(np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist())
 
 
 @pytest.fixture(scope="module")
@@ -125,14 +125,17 @@ def test_a_guide_knows_an_answer_by_its_tokens_alone(setup: Setup) -> None:
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_thinking_comes_before_a_form(setup: Setup, is_open: bool) -> None:
+def test_thinking_comes_before_a_form_and_ends_no_answer(setup: Setup, is_open: bool) -> None:
     start, end = setup.id("<think>"), setup.id("</think>")
-    form = StructuredOutputs(choice=("yes", "no"), thinking=Thinking(start, end, is_open))
+    form = StructuredOutputs(choice=("yes", "no"), thinking=Thinking(start, end, is_open, barred=(66,)))
     thought = [*([] if is_open else [start]), *setup.encode("no, {"), start, end]
     guide = setup.guide(form)
     for index in range(len(thought)):
         guide.take(thought[:index])
-        assert guide.allowed() is None or (index == 0 and start in may_be(guide)), index
+        if index > 0 or is_open:
+            assert may_be(guide) == {*range(VOCAB_SIZE)} - {setup.eos, STOP_TOKEN, 66}, index
+        else:
+            assert start in may_be(guide)
     guide.take(thought)
     assert may_be(guide) == may_be(setup.guide(StructuredOutputs(choice=("yes", "no"))))
     guide.take([*thought, *setup.encode("yes")])
@@ -164,6 +167,18 @@ def test_forced_calls(setup: Setup, name: str) -> None:
     for is_parallel, expected in ((True, may_be_several), (False, must_be_one)):
         form = StructuredOutputs(grammar=calls_grammar(schemas, is_parallel=is_parallel))
         assert setup.accepts(form, text) == expected
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": ["object", "null"]}, {"type": "array"}, {"const": 5}, {"enum": [None, {"a": 1}]}]
+)
+def test_the_arguments_of_a_call_are_an_object(setup: Setup, schema: dict[str, Any]) -> None:
+    form = StructuredOutputs(grammar=calls_grammar({"f": schema}, is_parallel=True))
+    for arguments in ("null", "[]", "5"):
+        try:
+            assert not setup.accepts(form, f'[{{"name": "f", "arguments": {arguments}}}]')
+        except UserError as error:
+            assert "can't be followed" in error.message  # noqa: PT017 - either way there is no such call
 
 
 HERMES = CallFrame("<tool_call>\n", "arguments", "\n</tool_call>", "\n")

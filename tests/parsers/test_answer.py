@@ -213,11 +213,33 @@ def test_calls_that_break_off(calls: str, text: str, arguments: str, content: st
 
 def test_only_the_end_of_a_prompt_tells_whether_reasoning_is_open() -> None:
     third_turn = "<think>a</think><tool_call>...</tool_call><|im_end|>tool: <think> is what I found"
-    assert not THINK.is_open_after(third_turn + "<|im_start|>assistant\n", continues_message=False)
-    assert THINK.is_open_after(third_turn + "<|im_start|>assistant\n<think>\n", continues_message=False)
-    assert not THINK.is_open_after("assistant\n<think>\n\n</think>\n\n", continues_message=False)
-    assert THINK.is_open_after("assistant\n<think>\nI was", continues_message=True)
-    assert not THINK.is_open_after("assistant\n<think>\nI was</think>Yes", continues_message=True)
+    assert not THINK.is_open_after(third_turn + "<|im_start|>assistant\n")
+    assert THINK.is_open_after(third_turn + "<|im_start|>assistant\n<think>\n")
+    assert not THINK.is_open_after("assistant\n<think>\n\n</think>\n\n")
+
+
+@pytest.mark.parametrize(
+    ("behind_the_head", "texts", "is_open"),
+    [
+        ("The tag", ["The tag"], False),
+        ("<think>\nI was", ["<think>\nI was"], True),
+        ("<think>\nI was", ["I was"], True),  # the template has begun it
+        ("<think>\nI was", ["<think>I was\n"], True),  # the template has parted it
+        ("<think>\nI", ["<think>", "I"], True),
+        ("<think>\nI was</think>\nYes", ["<think>\nI was</think>\nYes"], False),
+        ("<think>\nI was\n</think>\n\nYes", ["<think>I was</think>Yes"], False),
+        ("<think>\n\n</think>\n\nYes", ["  Yes\n"], False),
+        ("The tag <think> is", ["The tag <think> is"], False),  # a mark within a text is no mark
+        ("<think>", [], False),  # a user's, or a tool's
+        ("Yes<|im_end|>\n", ["Yes"], False),
+    ],
+)
+def test_where_a_prompt_ends_with_a_message_that_message_alone_tells(
+    behind_the_head: str, texts: list[str], is_open: bool
+) -> None:
+    for question in ("Hi", "What does <think> mean?", "<think>", "</think>"):
+        prompt = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n{behind_the_head}"
+        assert THINK.is_open_after(prompt, texts) == is_open
 
 
 FORCED = '[{"name": "get_weather", "arguments": {"city": "}]"}}, {"name": "now", "arguments": {}}]'
@@ -243,5 +265,8 @@ def test_a_forced_calls_arguments_do_not_wait_for_their_end() -> None:
     assert made.finish() == []
 
 
-def test_a_forced_call_cut_short_in_its_name_is_text() -> None:
-    assert read(AnswerParser(forced=ForcedCalls()), ['[{"name": "no']) == [ContentText('[{"name": "no')]
+@pytest.mark.parametrize("size", [1, 1000])
+def test_wherever_forced_calls_are_cut_what_is_around_them_is_not_shown(size: int) -> None:
+    for end in range(len(FORCED)):
+        events = read(AnswerParser(forced=ForcedCalls()), in_steps(FORCED[:end], size))
+        assert all(isinstance(event, CallStart | CallArguments) for event in events), FORCED[:end]

@@ -126,6 +126,44 @@ def test_log_probabilities_come_with_text_that_is_held_back(
     assert tuple(tokens) == tool_engine.words
 
 
+@pytest.mark.parametrize(
+    ("text", "max_tokens", "finish_reason"),
+    [
+        ('<tool_call>\n{"name": "now", "arguments": {"a": "b', None, "stop"),
+        ('<tool_call>\n{"name": "now", "arguments": {"a": "b', 1, "length"),
+        ('<tool_call>\n{"name": "now", "arguments": {"a": "b"}', None, "tool_calls"),
+        (CALLS + '<tool_call>{"name": "now", "arguments": {"a"', None, "stop"),
+    ],
+)
+def test_a_call_that_is_not_closed_is_none_to_wait_for(
+    tool_server: RunningServer, tool_engine: FakeEngine, text: str, max_tokens: int | None, finish_reason: str
+) -> None:
+    tool_engine.words = (text,)
+    choice = tool_server.chat(tools=[NOW], max_tokens=max_tokens).json()["choices"][0]
+    assert choice["finish_reason"] == finish_reason
+    assert choice["message"]["tool_calls"][-1]["function"]["arguments"].startswith('{"a"')
+
+
+@pytest.mark.parametrize("max_tokens", [1, 4, 8, 15, 25])
+def test_nothing_around_a_forced_call_is_content(
+    tool_server: RunningServer, tool_engine: FakeEngine, max_tokens: int
+) -> None:
+    say(tool_engine, '[{"name": "now", "arguments": {}}, {"name": "now", "arguments": {}}]', 3)
+    for stream in (False, True):
+        answer = tool_server.chat(tools=[NOW], tool_choice="required", max_tokens=max_tokens, stream=stream)
+        choices = [event["choices"][0] for event in events_of(answer.text)] if stream else answer.json()["choices"]
+        assert not any(choice.get("delta", choice.get("message")).get("content") for choice in choices)
+        assert choices[-1]["finish_reason"] == ("tool_calls" if max_tokens == 25 else "length")
+
+
+def test_nothing_stops_a_forced_call_before_its_end(tool_server: RunningServer, tool_engine: FakeEngine) -> None:
+    tool_server.chat(tools=[NOW], tool_choice="required", stop=["a"], stop_token_ids=[3])
+    tool_server.chat(tools=[NOW], stop=["a"], stop_token_ids=[3])
+    tool_server.chat(guided_regex="a", stop=["a"], stop_token_ids=[3])
+    assert [params.stop for params in tool_engine.sampling] == [(), ("a",), ("a",)]
+    assert [params.stop_token_ids for params in tool_engine.sampling] == [(), (3,), (3,)]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("prompt", "text"),
@@ -273,6 +311,40 @@ def test_a_grammar_waits_for_the_end_of_reasoning(
     assert form_of(answer, tool_engine).thinking == Thinking(7, 8, is_open)
 
 
+@pytest.mark.parametrize("fields", [{"continue_final_message": True}, {"add_generation_prompt": False}])
+@pytest.mark.parametrize(
+    ("messages", "is_open"),
+    [
+        ([("user", "What is <think>?"), ("assistant", "The tag")], False),
+        ([("user", "What is"), ("assistant", "<think>The tag")], True),
+        ([("user", "What is"), ("assistant", "<think>The tag</think>")], False),
+        ([("assistant", "The tag"), ("user", "is <think>")], False),
+    ],
+)
+def test_only_the_assistants_own_text_makes_a_grammar_wait(
+    tool_server: RunningServer,
+    tool_engine: FakeEngine,
+    fields: dict[str, Any],
+    messages: list[tuple[str, str]],
+    is_open: bool,
+) -> None:
+    tool_engine.added_tokens = THINK
+    body = {
+        "messages": [{"role": role, "content": content} for role, content in messages],
+        "guided_choice": ["yes", "no"],
+        **fields,
+    }
+    answer = tool_server.client.post("/v1/chat/completions", json=body)
+    assert form_of(answer, tool_engine).thinking == Thinking(7, 8, is_open)
+
+
+def test_an_answer_must_not_end_with_its_reasoning(tool_server: RunningServer, tool_engine: FakeEngine) -> None:
+    tool_engine.added_tokens = THINK
+    answer = tool_server.chat(guided_choice=["yes", "no"], stop_token_ids=[3, 8])
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "stop_token_ids")
+    assert tool_server.chat(stop_token_ids=[3, 8]).status_code == 200
+
+
 def test_without_tokens_for_its_marks_there_is_no_reasoning_before_a_form(
     tool_server: RunningServer, tool_engine: FakeEngine
 ) -> None:
@@ -306,6 +378,12 @@ def test_a_form_beside_tools(tool_server: RunningServer, tool_engine: FakeEngine
     assert message["content"] == (None if "tool_call" in text else text)
 
 
+def test_no_call_begins_in_the_reasoning_before_a_form(tool_server: RunningServer, tool_engine: FakeEngine) -> None:
+    tool_engine.added_tokens = {**THINK, "<tool_call>": AddedToken(9, is_special=False)}
+    answer = tool_server.chat(tools=[NOW], response_format={"type": "json_object"})
+    assert form_of(answer, tool_engine).thinking == Thinking(7, 8, False, barred=(9,))
+
+
 def test_where_a_call_is_demanded_nothing_is_said_in_a_form(
     tool_server: RunningServer, tool_engine: FakeEngine
 ) -> None:
@@ -330,6 +408,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"tools": [NOW, {"function": {"name": "a b"}}]}, "tools[1].function.name"),
     ({"tools": [NOW, NOW]}, "tools[1].function.name"),
     ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
+    ({"tools": [{"function": {"name": "f", "parameters": {"type": "array"}}}]}, "tools[0].function.parameters.type"),
+    ({"tools": [{"function": {"name": "f", "parameters": {"type": ["null"]}}}]}, "tools[0].function.parameters.type"),
     ({"tools": [NOW] * 257}, "tools"),
     ({"tools": [NOW], "tool_choice": "always"}, "tool_choice"),
     ({"tools": [NOW], "tool_choice": {"type": "function"}}, "tool_choice"),
@@ -354,6 +434,11 @@ def test_a_schema_that_is_too_deep(tool_server: RunningServer) -> None:
     assert answer.json()["error"]["message"] == (
         "tools[0].function.parameters must be nested at most 32 deep, got 'more'."
     )
+
+
+def test_arguments_that_need_not_be_there_are_an_object(tool_server: RunningServer) -> None:
+    tool = {"function": {"name": "f", "parameters": {"type": ["object", "null"]}}}
+    assert tool_server.chat(tools=[tool], tool_choice="required").status_code == 200
 
 
 def test_auto_needs_its_flags(server: RunningServer) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from chiasm.engine.frontend.stop_strings import StopStrings, TextDelta
 from chiasm.engine.frontend.tokenizer import Tokenizer
+from chiasm.grammar.thinking import ThinkingState
 from chiasm.schema.sampling import SamplingParams
 
 _REPLACEMENT = "\ufffd"
@@ -32,7 +33,7 @@ class Detokenizer:
     """Turns one answer's tokens into text as they come.
 
     Text is held back while it may still change: bytes of an unfinished character, and the beginning of what may
-    become a stop string.
+    become a stop string. Before an answer's form has begun, stop strings are just text: they mustn't end it there.
 
     Args:
         tokenizer: of the model.
@@ -49,6 +50,8 @@ class Detokenizer:
         self._skipped = tokenizer.special_ids - shown if shown and self._skips_special else frozenset()
         self._min_tokens = params.min_tokens
         self._stops = StopStrings(params.stop, keeps_stop=params.include_stop_str_in_output)
+        form = params.structured_outputs
+        self._thinking = ThinkingState(None if form is None else form.thinking)
         self._num_tokens = 0
         self._window = list(prompt_token_ids[-_CONTEXT:])
         self._num_context = len(self._window)  # tokens of the window whose text has been given, and ends there
@@ -57,12 +60,14 @@ class Detokenizer:
     def add(self, token_id: int) -> TextDelta:
         """Take in a token; returns the text that is certain now."""
         self._num_tokens += 1
-        return self._stops.add(self._decode(token_id), may_stop=self._num_tokens >= self._min_tokens)
+        may_stop = not self._thinking.take(token_id) and self._num_tokens >= self._min_tokens
+        return self._stops.add(self._decode(token_id), may_stop=may_stop)
 
     def finish(self) -> TextDelta:
         """What was held back, once no more tokens come."""
         rest = self._give(self._text(self._window))
-        text, stop = self._stops.add(rest, may_stop=self._num_tokens >= self._min_tokens)
+        may_stop = not self._thinking.is_thinking and self._num_tokens >= self._min_tokens
+        text, stop = self._stops.add(rest, may_stop=may_stop)
         return TextDelta(text if stop is not None else text + self._stops.flush(), stop)
 
     def _decode(self, token_id: int) -> str:

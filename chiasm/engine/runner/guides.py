@@ -11,7 +11,7 @@ from chiasm.grammar.guide import AnswerGuide, GuideError
 from chiasm.logs import get_logger
 from chiasm.sampling.rows import SamplingRow
 from chiasm.schema.plan import Failure
-from chiasm.schema.structured import StructuredOutputs
+from chiasm.schema.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from chiasm.grammar.compile import GrammarCompiler
@@ -45,11 +45,13 @@ class Guides:
         self._thread: ThreadPoolExecutor | None = None
         self._guides: dict[str, Future[AnswerGuide]] = {}
 
-    def start(self, request_id: str, form: StructuredOutputs) -> None:
-        """Begin to follow an answer."""
+    def start(self, request_id: str, params: SamplingParams) -> None:
+        """Begin to follow an answer, if it must have a form."""
+        if params.structured_outputs is None:
+            return
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "grammars")
-        self._guides[request_id] = self._thread.submit(self._compile, form)
+        self._guides[request_id] = self._thread.submit(self._compile, params)
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """End it, for those that were followed."""
@@ -66,23 +68,23 @@ class Guides:
             try:
                 following = guide.result()
                 following.take(row.token_ids[row.num_prompt_tokens :])
-                allowed = following.allowed()
+                masks.allowed[index] = following.allowed()
             except (UserError, GuideError) as error:
                 _log.warning("the form of %s can't be followed: %s", row.request_id, error)
                 masks.failed[row.request_id] = _failure(row)
-                continue
             except Exception:  # a bug of the library that follows it: one answer's, and not the batch's
                 _log.exception("following the form of %s fails", row.request_id)
                 masks.failed[row.request_id] = _failure(row)
-                continue
-            if allowed is not None:
-                masks.allowed[index] = allowed
         return masks
 
-    def _compile(self, form: StructuredOutputs) -> AnswerGuide:
+    def _compile(self, params: SamplingParams) -> AnswerGuide:
+        form = params.structured_outputs
+        assert form is not None
         if self._compiler is None:
             self._compiler = self._make_compiler()
-        return AnswerGuide(self._compiler.compile(form), form.thinking)
+        compiler = self._compiler
+        ends = (*compiler.eos_token_ids, *params.stop_token_ids)
+        return AnswerGuide(compiler.compile(form), form.thinking, compiler.vocab_size, ends)
 
 
 def _failure(row: SamplingRow) -> Failure:

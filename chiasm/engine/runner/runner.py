@@ -282,9 +282,8 @@ class Runner:
         for started in plan.started:
             positions, delta = self._model.rope_positions(started.num_prompt_tokens, started.items)
             self._records[started.request_id] = SequenceRecord.of(started, positions, delta)
-            form = started.sampling.structured_outputs
-            if form is not None and self._group.rank == 0:
-                self._guides.start(started.request_id, form)
+            if self._group.rank == 0:
+                self._guides.start(started.request_id, started.sampling)
 
     def _encode(self, step: VisionStep | None) -> EncodedUnits:
         if step is None:

@@ -13,6 +13,7 @@ from tokenizers import decoders, models
 from chiasm.engine.frontend.detokenizer import Detokenizer
 from chiasm.engine.frontend.tokenizer import Tokenizer
 from chiasm.schema.sampling import SamplingParams
+from chiasm.schema.structured import StructuredOutputs, Thinking
 from tests.checkpoints.common import SPECIAL_TOKENS
 from tests.engine.frontend.support import token_id
 
@@ -44,6 +45,22 @@ def make_sentencepiece() -> FastTokenizer:
 
 
 SENTENCEPIECE = make_sentencepiece()
+
+
+# --- a form comes
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_no_stop_string_ends_an_answer_before_its_form(tokenizer: Tokenizer, is_open: bool) -> None:
+    start, end = token_id(tokenizer, "<|im_start|>"), token_id(tokenizer, "<|im_end|>")
+    form = StructuredOutputs(regex=".*", thinking=Thinking(start, end, is_open))
+    ids = [*([] if is_open else [start]), *tokenizer.encode("a stop"), end, *tokenizer.encode("b stop c")]
+    for size in range(len(ids)):
+        text = "".join(stream(tokenizer, ids[:size], stop=["stop"], structured_outputs=form))
+        assert "a stop b stop c".replace(" b", "b").startswith(text)
+    assert "".join(stream(tokenizer, ids, stop=["stop"], structured_outputs=form)) == "a stopb "
+    free = StructuredOutputs(regex=".*")
+    assert "".join(stream(tokenizer, ids, stop=["stop"], structured_outputs=free)) == "a "
 
 
 # --- the text is that of all tokens together
