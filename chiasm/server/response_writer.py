@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import time
 import uuid
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Protocol
 
 import msgspec
 
 from chiasm.parsers.events import CallArguments, CallStart, ContentText, Event, ReasoningText
+from chiasm.parsers.json_span import JsonSpan
 from chiasm.server.bodies import TokenLogprobs, Usage
 from chiasm.server.errors import ErrorInfo
 from chiasm.server.messages import call_id
@@ -125,8 +128,12 @@ class _Call:
     id: str = field(default_factory=lambda: _name("fc"))
     call_id: str = field(default_factory=call_id)
     texts: list[str] = field(default_factory=list)
+    span: JsonSpan = field(default_factory=JsonSpan)
+    is_whole: bool = False
 
     def item(self, status: Status) -> Item:
+        if status != "in_progress":  # what cuts an answer behind a whole call does that call no harm
+            status = "completed" if self.is_whole else "incomplete"
         return CallItem(self.id, self.call_id, self.name, "".join(self.texts), status)
 
     def begun(self) -> list[_Made]:
@@ -134,6 +141,8 @@ class _Call:
 
     def add(self, text: str) -> _Made:
         self.texts.append(text)
+        if not self.is_whole and self.span.feed(text) is not None:
+            self.is_whole = not self.span.is_broken
         return ArgumentsDelta, {"delta": text}
 
     def done(self) -> list[_Made]:
@@ -169,15 +178,26 @@ class ResponseWriter:
             logprobs: of its tokens; empty where nobody wants any. Only those of what is said are shown.
         """
         self._logprobs += logprobs
-        for event in events:
-            if not isinstance(event, CallStart) and not event.text:
-                continue
-            shown, self._logprobs = self._logprobs, []
+        told = [event for event in events if isinstance(event, CallStart) or event.text]
+        for position, event in enumerate(told, start=1):
+            is_last = position == len(told)
+            shown = self._take_logprobs(event.text, is_last=is_last) if isinstance(event, ContentText) else []
             yield from self._take_one(event, shown)
+        if told and not isinstance(told[-1], ContentText):
+            self._logprobs = []
+
+    def _take_logprobs(self, text: str, *, is_last: bool) -> list[TokenLogprobs]:
+        """Those of the tokens that a text is made of: without marks before it and what follows in the same news."""
+        found = _tokens_of(text, self._logprobs, is_last=is_last)
+        first = 0 if isinstance(self._draft, _Message) else found.start
+        end = len(self._logprobs) if is_last else found.stop
+        shown, self._logprobs = self._logprobs[first:end], self._logprobs[end:]
+        return shown
 
     def end(self, finish_reason: str | None, usage: ResponseUsage) -> Iterator[ResponseEvent]:
         """The last events; ``body`` is the finished response then."""
-        is_whole = finish_reason != "length"
+        is_cut = finish_reason == "length"
+        is_whole = not is_cut and not (isinstance(self._draft, _Call) and not self._draft.is_whole)
         status: Status = "completed" if is_whole else "incomplete"
         if self._draft is None and not self.body.output:
             yield from self._open(_Message())  # clients expect to find a text, be it empty
@@ -187,7 +207,7 @@ class ResponseWriter:
             status=status,
             usage=usage,
             completed_at=int(time.time()) if is_whole else None,
-            incomplete_details=None if is_whole else IncompleteDetails("max_output_tokens"),
+            incomplete_details=IncompleteDetails("max_output_tokens") if is_cut else None,
         )
         yield self._event(Completed if is_whole else Incomplete, response=self.body)
 
@@ -245,6 +265,17 @@ class ResponseWriter:
         event: ResponseEvent = kind(sequence_number=self._num_events, **fields)
         self._num_events += 1
         return event
+
+
+def _tokens_of(text: str, logprobs: Sequence[TokenLogprobs], *, is_last: bool) -> range:
+    """Which tokens a text is made of, the last or the first ones that can be; all, where their bytes don't tell."""
+    ends = list(accumulate(len(entry.bytes) for entry in logprobs))
+    written = b"".join(bytes(entry.bytes) for entry in logprobs)
+    for wanted in (text.encode(), text.lstrip().encode()):  # white space may be that before a call
+        start = written.rfind(wanted) if is_last else written.find(wanted)
+        if start >= 0 and wanted:
+            return range(bisect_right(ends, start), bisect_left(ends, start + len(wanted)) + 1)
+    return range(len(logprobs))
 
 
 def response_usage(usage: Usage, num_reasoning: int) -> ResponseUsage:

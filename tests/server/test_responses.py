@@ -292,6 +292,47 @@ def test_log_probabilities(server: RunningServer, tool_server: RunningServer) ->
     assert [entry["token"] for event in deltas for entry in event["logprobs"]] == list("Yes.")
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 1000])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('<tool_call>{"name": "now"}</tool_call>\nYes.', ["Yes."]),
+        ('<think>Hm.</think>\n\nI do.<tool_call>{"name": "now"}</tool_call>', ["I do."]),
+        ('I do.\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>\nI did.', ["I do.", "\nI did."]),
+        ('I do. <tool_call>{"name": "now"}</tool_call>I did.', ["I do.", " I did."]),
+        ("<think></think>Yes.", ["Yes."]),
+        ("<think>Hm.</think><b>", ["<b>"]),
+    ],
+)
+def test_log_probabilities_are_those_of_what_is_said(
+    tool_server: RunningServer, size: int, text: str, said: list[str]
+) -> None:
+    say(tool_server.engine, text, size)
+    answer = ask(tool_server, include=["message.output_text.logprobs"], tools=[NOW]).json()
+    parts = [item["content"][0] for item in answer["output"] if item["type"] == "message"]
+    assert [part["text"] for part in parts] == said
+    for part in parts[: 1 if size > 8 else None]:  # a token of two messages is the first one's
+        tokens = "".join(entry["token"] for entry in part["logprobs"])
+        assert part["text"].strip() in tokens, part
+        if size == 1:
+            assert tokens.strip() == part["text"].strip()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_is_not_closed(tool_server: RunningServer, stream: bool) -> None:
+    say(tool_server.engine, '<tool_call>{"name": "now", "arguments": {"a": "b', 3)
+    body = events_of(tool_server, tools=[NOW])[-1]["response"] if stream else ask(tool_server, tools=[NOW]).json()
+    assert (body["status"], body["incomplete_details"]) == ("incomplete", None)
+    assert [(item["type"], item["status"]) for item in body["output"]] == [("function_call", "incomplete")]
+
+
+def test_forced_calls_cut_between_two(tool_server: RunningServer) -> None:
+    say(tool_server.engine, '[{"name": "now", "arguments": {}}, {"name": "now", "arguments": {}}]', 3)
+    answer = ask(tool_server, tools=[NOW], tool_choice="required", max_output_tokens=13).json()
+    assert [(item["type"], item["status"]) for item in answer["output"]] == [("function_call", "completed")]
+    assert answer["status"] == "incomplete"
+
+
 def test_what_reasoning_effort_becomes(server: RunningServer, engine: FakeEngine) -> None:
     ask(server, reasoning={"effort": "low", "summary": "auto"})
     ask(server, reasoning={"effort": "none"})
