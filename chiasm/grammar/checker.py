@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from chiasm.dist.bounded_worker import BoundedWorker
 from chiasm.errors import UserError
@@ -15,12 +18,25 @@ from chiasm.schema.structured import StructuredOutputs
 
 COMPILE_SECONDS = 5.0
 _MAX_KEPT = 256  # verdicts
+_BROKEN_SECONDS = 60.0  # for which a form that broke the process is not tried again
 
 _log = get_logger(__name__)
 
 
 class _BrokenError(Exception):
     """A form has broken the process: what is wrong with it, for the user."""
+
+
+class _Kept(NamedTuple):
+    """A verdict.
+
+    Attributes:
+        refusal: what is wrong with the form; None if nothing is.
+        end: when it is forgotten, in seconds of ``time.monotonic``.
+    """
+
+    refusal: str | None
+    end: float
 
 
 class GrammarChecker:
@@ -39,7 +55,7 @@ class GrammarChecker:
         self._turn = asyncio.Lock()
         self._trying: dict[StructuredOutputs, asyncio.Task[str | None]] = {}
         self._num_waiting: Counter[StructuredOutputs] = Counter()
-        self._verdicts: OrderedDict[StructuredOutputs, str | None] = OrderedDict()
+        self._verdicts: OrderedDict[StructuredOutputs, _Kept] = OrderedDict()
 
     async def check(self, form: StructuredOutputs) -> None:
         """Refuse a form that no answer can have, or that takes too much to compile.
@@ -49,8 +65,9 @@ class GrammarChecker:
             WorkerStartError: if there is no way to tell.
         """
         key = form.key
-        if key in self._verdicts:
-            refusal = self._verdicts[key]
+        kept = self._verdicts.get(key)
+        if kept is not None and time.monotonic() < kept.end:
+            refusal = kept.refusal
         else:
             if key not in self._trying:
                 self._trying[key] = asyncio.create_task(self._decide(key))
@@ -78,16 +95,18 @@ class GrammarChecker:
 
     async def _decide(self, form: StructuredOutputs) -> str | None:
         """What is wrong with a form; None if nothing is."""
+        end = math.inf
         try:
             async with self._turn:
                 if form not in self._num_waiting:  # all who asked have gone while others had their turn
                     return None
                 refusal = await self._try(form)
         except _BrokenError as error:
-            return str(error)  # not kept: the machine may have been at fault
+            refusal = str(error)
+            end = time.monotonic() + _BROKEN_SECONDS  # and not for good: the machine may have been at fault
         finally:
             del self._trying[form]
-        self._verdicts[form] = refusal
+        self._verdicts[form] = _Kept(refusal, end)
         if len(self._verdicts) > _MAX_KEPT:
             self._verdicts.popitem(last=False)
         return refusal
@@ -99,4 +118,5 @@ class GrammarChecker:
             raise _BrokenError(f" takes longer than {COMPILE_SECONDS:g} s to compile.") from error
         except ChildProcessError as error:
             _log.warning("%s", error)
-            raise _BrokenError(" can't be compiled: its compiler crashed.") from error
+            message = " can't be compiled: its compiler crashed. Its rules or references may be nested too deeply."
+            raise _BrokenError(message) from error

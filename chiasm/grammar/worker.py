@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import resource
 import sys
+import threading
 from pathlib import Path
 
 from chiasm.dist.bounded_worker import channel_name
@@ -16,6 +17,7 @@ from chiasm.dist.children import die_with_parent
 from chiasm.errors import UserError
 from chiasm.grammar.compile import GrammarCompiler
 from chiasm.grammar.messages import NAME, ToWorker, Verdict
+from chiasm.grammar.stacks import TRYING_BYTES
 from chiasm.schema.structured import StructuredOutputs
 
 _MAX_BYTES = 2 * 2**30
@@ -39,6 +41,11 @@ if __name__ == "__main__":
     die_with_parent()
     os.nice(_NICENESS)
     resource.setrlimit(resource.RLIMIT_DATA, (_MAX_BYTES, _MAX_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # forms may crash it
     folder, checkpoint, *numbers = sys.argv[1:]
     vocab_size, *eos_token_ids = map(int, numbers)
-    main(Path(folder), GrammarCompiler(Path(checkpoint), vocab_size, eos_token_ids))
+    compiler = GrammarCompiler(Path(checkpoint), vocab_size, eos_token_ids)
+    threading.stack_size(TRYING_BYTES)
+    trying = threading.Thread(target=main, args=(Path(folder), compiler))
+    trying.start()
+    trying.join()

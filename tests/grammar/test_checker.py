@@ -6,17 +6,22 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from chiasm.dist.bounded_worker import WorkerStartError
+from chiasm.engine.runner.guides import Guides
 from chiasm.errors import UserError
 from chiasm.grammar import checker as checkers
 from chiasm.grammar.checker import GrammarChecker
+from chiasm.grammar.compile import GrammarCompiler
+from chiasm.sampling.rows import SamplingRow
+from chiasm.schema.sampling import SamplingParams
 from chiasm.schema.structured import StructuredOutputs
 from tests.checkpoints.common import make_tokenizer
 
@@ -103,6 +108,54 @@ def test_a_form_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert time.monotonic() - start < 3
             monkeypatch.undo()
             await checker.check(StructuredOutputs(regex="c"))
+
+    asyncio.run(scenario())
+
+
+def _rules(depth: int) -> StructuredOutputs:
+    """Each leads to the next."""
+    rules = ["start: r0", *(f'r{i}: "a" r{i + 1}' for i in range(depth)), f'r{depth}: "b"']
+    return StructuredOutputs(grammar="\n".join(rules))
+
+
+def _references(depth: int) -> StructuredOutputs:
+    arrays = {f"a{i}": {"type": "array", "items": {"$ref": f"#/$defs/a{i + 1}"}} for i in range(depth)}
+    return StructuredOutputs(json={"$ref": "#/$defs/a0", "$defs": {**arrays, f"a{depth}": {"const": 1}}})
+
+
+@pytest.mark.parametrize("make", [_rules, _references])
+def test_what_passes_has_much_room_where_it_is_followed(tmp_path: Path, make: Callable[[int], Any]) -> None:
+    """Threat: schema and regex. Compiling recurses, and running out of stack there would end the server."""
+    too_deep, deep = make(2000), make(100)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as checker:
+            await checker.check(deep)
+            (worker,) = workers()
+            assert "its compiler crashed" in await refusal(checker, too_deep)
+            assert not worker.is_running()
+            assert "its compiler crashed" in await refusal(checker, too_deep)
+            assert not workers(), "what broke the process is not tried again soon"
+
+    asyncio.run(scenario())
+    guides = Guides(lambda: GrammarCompiler(tmp_path, 512, [0]))
+    guides.start("a", SamplingParams(structured_outputs=too_deep))  # as little room would end this process
+    assert guides.masks([SamplingRow("a", SamplingParams(), [1], 1)]).allowed
+
+
+def test_what_broke_the_process_is_tried_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as checker:
+            await checker.check(GOOD)
+            monkeypatch.setattr(checkers, "COMPILE_SECONDS", 0.1)
+            os.kill(workers()[0].pid, signal.SIGSTOP)
+            form = StructuredOutputs(regex="e")
+            monkeypatch.setattr(checkers, "_BROKEN_SECONDS", 0.5)
+            await refusal(checker, form)
+            monkeypatch.undo()
+            await refusal(checker, form)
+            await asyncio.sleep(0.5)
+            await checker.check(form)
 
     asyncio.run(scenario())
 

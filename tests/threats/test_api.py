@@ -42,6 +42,15 @@ FORMS: dict[str, Any] = {
     "backtracking": {"guided_regex": "(a+)+$" + "(b|b)*" * 30_000},
     "look-behind": {"guided_regex": "(?<=a)b"},
     "endless grammar": {"guided_grammar": "root ::= root"},
+    "rules of rules": {
+        "guided_grammar": "\n".join(["start: r0", *(f'r{i}: "a" r{i + 1}' for i in range(2500)), "r2500:"])
+    },
+    "references to references": {
+        "guided_json": {
+            "$ref": "#/$defs/0",
+            "$defs": {str(i): {"items": {"$ref": f"#/$defs/{i + 1}"}} for i in range(999)},
+        }
+    },
     "no choices": {"guided_choice": []},
     "many choices": {"guided_choice": [str(number) for number in range(100_000)]},
     "two forms": {"guided_regex": "a", "guided_choice": ["a"]},

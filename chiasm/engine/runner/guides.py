@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from chiasm.errors import UserError
 from chiasm.grammar.guide import AnswerGuide, GuideError
+from chiasm.grammar.stacks import FOLLOWING_BYTES
 from chiasm.logs import get_logger
 from chiasm.sampling.rows import SamplingRow
 from chiasm.schema.plan import Failure
@@ -50,7 +52,7 @@ class Guides:
         if params.structured_outputs is None:
             return
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "grammars")
+            self._thread = _start_thread()
         self._guides[request_id] = self._thread.submit(self._compile, params)
 
     def forget(self, request_ids: Iterable[str]) -> None:
@@ -85,6 +87,16 @@ class Guides:
         compiler = self._compiler
         ends = (*compiler.eos_token_ids, *params.stop_token_ids)
         return AnswerGuide(compiler.compile(form), form.thinking, compiler.vocab_size, ends)
+
+
+def _start_thread() -> ThreadPoolExecutor:
+    thread = ThreadPoolExecutor(1, "grammars")
+    usual = threading.stack_size(FOLLOWING_BYTES)
+    try:
+        thread.submit(int)  # the stack is made with the thread, and that with the first call
+    finally:
+        threading.stack_size(usual)
+    return thread
 
 
 def _failure(row: SamplingRow) -> Failure:
