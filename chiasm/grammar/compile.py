@@ -11,11 +11,11 @@ import llguidance
 
 from chiasm.config.checkpoint import read_tokenizer
 from chiasm.errors import UserError
+from chiasm.grammar.reasons import reason_for_user
 from chiasm.grammar.spacing import spaced_schema
 from chiasm.schema.structured import StructuredOutputs
 
 _MAX_KEPT = 64  # compiled grammars
-_MAX_REASON = 300  # characters of what is wrong with a grammar
 # Bounds on the work that a grammar makes; llguidance's own on its size, on compiling it and on each token are sound.
 _LIMITS = llguidance.LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
 
@@ -90,5 +90,5 @@ def _grammar(form: StructuredOutputs) -> str:
 
 
 def _refusal(form: StructuredOutputs, reason: str) -> UserError:
-    shown = " ".join("".join(c if c.isprintable() else " " for c in reason[: 4 * _MAX_REASON]).split())
-    return UserError(f"{form.param} can't be followed: {shown[:_MAX_REASON]}.", param=form.param)
+    shown = reason_for_user(reason, has_lines=form.grammar is not None)
+    return UserError(f"{form.param} can't be followed: {shown}.", param=form.param)

@@ -241,6 +241,29 @@ def test_forms_that_no_answer_can_have_are_refused(setup: Setup, name: str) -> N
     assert caught.value.param == "here"
 
 
+REASONS: list[tuple[dict[str, Any], str]] = [
+    ({"grammar": "root ::= root root | root"}, "there is no text of this form."),
+    ({"json": {"$ref": "#"}}, "there is no text of this form."),
+    ({"json": {"$ref": "http://a.b/c"}}, "$ref http://a.b/c leads out of the schema, where nothing is read."),
+    ({"json": {"type": "nope"}}, "Invalid type: nope."),
+    ({"regex": "["}, "invalid regular expression: unclosed character class."),
+    ({"regex": "error: \n 1 | [" + "a" * 5000}, "invalid regular expression: unclosed character class."),
+    ({"json": {"type": "string", "pattern": "["}}, "invalid regular expression: unclosed character class."),
+    ({"grammar": 'start: "a"\n  b ! c'}, "line 2, column 6: lexer error."),
+    ({"grammar": 'start: "a" foo'}, 'line 1, column 8: unknown name: "foo".'),
+    ({"grammar": "start: <nope>"}, 'line 1, column 8: unknown special token: "<nope>".'),
+    ({"grammar": 'start: %json {"$ref": "http://a"}'},
+     "line 1, column 8: $ref http://a leads out of the schema, where nothing is read."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "reason"), REASONS)
+def test_reasons_are_for_those_who_wrote_the_form(setup: Setup, form: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UserError) as caught:
+        setup.compiler.compile(StructuredOutputs(**form, param="here"))
+    assert caught.value.message == f"here can't be followed: {reason}"
+
+
 NESTED = "(" * 12 + "a" + "{1,9})" * 12
 
 
