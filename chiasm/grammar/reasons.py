@@ -25,7 +25,7 @@ def reason_for_user(said: str, *, has_lines: bool) -> str:
     if position is not None:
         said = said[position.end() :]
         where = f"line {position[1]}, column {position[2]}: " if has_lines else ""
-    return _one_line(where + _meaning(said.removeprefix(_IN_SCHEMA)))
+    return one_line(where + _meaning(said.removeprefix(_IN_SCHEMA)))
 
 
 def _meaning(said: str) -> str:
@@ -41,6 +41,7 @@ def _meaning(said: str) -> str:
     return said.partition("; following ")[0].replace("<non-verbose/>", "")
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """The beginning of a text, without what isn't printable or would begin another line."""
     shown = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * _MAX_CHARS]).split())
     return shown[:_MAX_CHARS].rstrip(" .")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from chiasm.engine.runner.guides import Guides
+from chiasm.errors import UserError
 from chiasm.sampling.rows import SamplingRow
 from chiasm.schema.sampling import SamplingParams
 from chiasm.schema.structured import StructuredOutputs
@@ -34,6 +37,8 @@ class _Compiler:
     def compile(self, form: StructuredOutputs) -> Any:
         if form.regex == "broken":
             raise RuntimeError("a bug of the compiler")
+        if form.regex == "too much":
+            raise UserError("too\r\n  much", param=None)
         return _Matcher(breaks=form.regex == "breaks later")
 
 
@@ -53,3 +58,10 @@ def test_a_bug_in_one_form_fails_no_other() -> None:
         assert masks.failed.keys() == {"broken", "breaks later"}
     guides.forget(["broken", "breaks later"])
     assert guides.masks(rows).failed == {}
+
+
+def test_an_error_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    guides = Guides(_Compiler)  # type: ignore[arg-type]
+    guides.start("one", SamplingParams(structured_outputs=StructuredOutputs(regex="too much")))
+    assert guides.masks([_row("one")]).failed.keys() == {"one"}
+    assert [record.getMessage() for record in caplog.records] == ["the form of one can't be followed: too much"]

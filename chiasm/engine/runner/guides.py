@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from chiasm.errors import UserError
 from chiasm.grammar.guide import AnswerGuide, GuideError
+from chiasm.grammar.reasons import one_line
 from chiasm.grammar.stacks import FOLLOWING_BYTES
 from chiasm.logs import get_logger
 from chiasm.sampling.rows import SamplingRow
@@ -72,7 +73,7 @@ class Guides:
                 following.take(row.token_ids[row.num_prompt_tokens :])
                 masks.allowed[index] = following.allowed()
             except (UserError, GuideError) as error:
-                _log.warning("the form of %s can't be followed: %s", row.request_id, error)
+                _log.warning("the form of %s can't be followed: %s", row.request_id, one_line(str(error)))
                 masks.failed[row.request_id] = _failure(row)
             except Exception:  # a bug of the library that follows it: one answer's, and not the batch's
                 _log.exception("following the form of %s fails", row.request_id)
