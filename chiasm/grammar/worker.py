@@ -9,6 +9,7 @@ import os
 import resource
 import sys
 import threading
+import time
 from pathlib import Path
 
 from chiasm.dist.bounded_worker import channel_name
@@ -22,6 +23,8 @@ from chiasm.schema.structured import StructuredOutputs
 
 _MAX_BYTES = 2 * 2**30
 _NICENESS = 5
+# The rank that samples compiles a form again, and others' answers wait for that if its prompt is computed sooner.
+_WORK_SECONDS = 0.3
 
 
 def main(runtime_dir: Path, compiler: GrammarCompiler) -> None:
@@ -29,12 +32,19 @@ def main(runtime_dir: Path, compiler: GrammarCompiler) -> None:
     channel: Channel[StructuredOutputs] = Channel(runtime_dir, channel_name(NAME), ToWorker, is_binding=False)
     channel.send(Verdict(None))  # ready
     while (form := channel.receive()) is not None:
-        try:
-            compiler.compile(form)
-        except UserError as error:
-            channel.send(Verdict(error.message))
-        else:
-            channel.send(Verdict(None))
+        channel.send(Verdict(refusal(form, compiler)))
+
+
+def refusal(form: StructuredOutputs, compiler: GrammarCompiler) -> str | None:
+    """What is wrong with a form, or with the work that compiling it takes; None if nothing is."""
+    start = time.thread_time()  # unlike the time on a clock no longer on a busy machine
+    try:
+        compiler.compile(form)
+    except UserError as error:
+        return error.message
+    if time.thread_time() - start > _WORK_SECONDS:
+        return f"{form.param} takes more than {_WORK_SECONDS:g} s of a processor's time to compile."
+    return None
 
 
 if __name__ == "__main__":

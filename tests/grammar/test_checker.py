@@ -20,6 +20,7 @@ from chiasm.errors import UserError
 from chiasm.grammar import checker as checkers
 from chiasm.grammar.checker import GrammarChecker
 from chiasm.grammar.compile import GrammarCompiler
+from chiasm.grammar.worker import refusal as refusal_of
 from chiasm.sampling.rows import SamplingRow
 from chiasm.schema.sampling import SamplingParams
 from chiasm.schema.structured import StructuredOutputs
@@ -92,6 +93,27 @@ def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
             assert workers()[0].pid != worker.pid
 
     asyncio.run(scenario())
+
+
+class _Compiler:
+    """Takes some seconds for a form, at work or asleep."""
+
+    def __init__(self, seconds: float, *, works: bool) -> None:
+        self._seconds = seconds
+        self._clock = time.thread_time if works else time.monotonic
+
+    def compile(self, form: StructuredOutputs) -> None:
+        start = self._clock()
+        while self._clock() - start < self._seconds:
+            time.sleep(0 if self._clock is time.thread_time else self._seconds)
+
+
+def test_a_form_that_takes_too_much_work() -> None:
+    """Threat: schema and regex. A rank compiles what passes again, and all answers may wait for it."""
+    busy: Any = _Compiler(0.31, works=True)
+    assert refusal_of(GOOD.key, busy) == " takes more than 0.3 s of a processor's time to compile."
+    waiting: Any = _Compiler(0.31, works=False)
+    assert refusal_of(GOOD.key, waiting) is None, "others may keep the processor from it"
 
 
 def test_a_form_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
