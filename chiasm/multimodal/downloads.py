@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from chiasm.errors import OverloadedError, UserError
 
 
+class RequestEndedError(Exception):
+    """A download went on for a moment after its request had ended."""
+
+
 class DownloadGauge:
     """Bounds what all requests together hold until their media are decoded.
+
+    Requests begin and end in one thread, and their downloads grow in another.
 
     Args:
         limit: in bytes.
 
     Attributes:
         num_bytes: that are held.
+        lock: of all counts.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.num_bytes = 0
+        self.lock = threading.Lock()
 
     @contextmanager
     def request(self) -> Iterator[HeldDownloads]:
@@ -29,8 +38,9 @@ class DownloadGauge:
         try:
             yield held
         finally:
-            self.num_bytes -= held.num_bytes
-            held.is_open = False
+            with self.lock:
+                self.num_bytes -= held.num_bytes
+                held.is_open = False
 
 
 class HeldDownloads:
@@ -52,13 +62,19 @@ class HeldDownloads:
         Raises:
             UserError: 422 if the request's are too many by themselves.
             OverloadedError: if those of all requests are.
+            RequestEndedError: if the request has ended meanwhile.
         """
-        assert self.is_open
+        with self._gauge.lock:
+            self._check(num_bytes, param)
+            self._gauge.num_bytes += num_bytes
+            self.num_bytes += num_bytes
+
+    def _check(self, num_bytes: int, param: str | None) -> None:
+        if not self.is_open:
+            raise RequestEndedError
         limit = self._gauge.limit
         if self.num_bytes + num_bytes > limit:
             message = f"the request's media must have at most {limit} bytes together (max_download_bytes_in_flight)."
             raise UserError(message, param=param, status=422)
         if self._gauge.num_bytes + num_bytes > limit:
             raise OverloadedError(f"The server holds media of {self._gauge.num_bytes} bytes, of at most {limit}.")
-        self._gauge.num_bytes += num_bytes
-        self.num_bytes += num_bytes

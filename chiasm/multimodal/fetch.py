@@ -17,6 +17,7 @@ from urllib.parse import urljoin
 from chiasm.config.engine import MediaConfig
 from chiasm.errors import UserError
 from chiasm.multimodal.addresses import IPAddress
+from chiasm.multimodal.download_thread import run_in_download_thread
 from chiasm.multimodal.downloads import HeldDownloads
 from chiasm.multimodal.reach import Reach
 from chiasm.multimodal.remote_url import RemoteTarget, parse_remote_url
@@ -79,7 +80,8 @@ class MediaFetcher:
 
         Raises:
             UserError: 400 for a host or an address that may not be reached; 422 for a malformed URL, a host that
-                does not exist, a refusal by the host, too many redirects or too large a body, and, with
+                does not exist or sends what takes too long to parse, a refusal by the host, too many redirects or too
+                large a body, and, with
                 ``may_pass``, a host that is out of order or too slow.
             OverloadedError: if too many hosts are being looked up, or from ``held``.
         """
@@ -104,11 +106,12 @@ class MediaFetcher:
         raise UserError(f"the media URL redirects more than {_MAX_REDIRECTS} times.", param=param, status=422)
 
     async def _get(self, target: RemoteTarget, on_bytes: OnBytes, param: str | None) -> Answer:
-        from chiasm.multimodal.http_get import DownloadError, TooLargeError, http_get  # only when needed: 70 ms
+        # Only when needed: 70 ms.
+        from chiasm.multimodal.http_get import CostlyHostError, DownloadError, TooLargeError, http_get
 
         addresses = await self._checked_addresses(target, param)
         try:
-            return await http_get(
+            download = http_get(
                 target,
                 addresses,
                 max_bytes=self._max_bytes,
@@ -116,8 +119,12 @@ class MediaFetcher:
                 ssl_context=self._ssl_context,
                 dialer=self._dialer,
             )
+            return await run_in_download_thread(download)
         except TooLargeError as error:
             message = f"the media URL must hold at most {self._max_bytes} bytes."
+            raise UserError(message, param=param, status=422) from error
+        except CostlyHostError as error:
+            message = f"the media URL could not be downloaded: its host sends {error}."
             raise UserError(message, param=param, status=422) from error
         except DownloadError as error:
             message = "the media URL could not be downloaded: its host can't be reached or broke off."

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import ssl
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import httpcore2
 
@@ -13,6 +15,11 @@ from chiasm.multimodal.addresses import IPAddress
 from chiasm.multimodal.remote_url import RemoteTarget
 
 _NETWORK_ERRORS = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException, OSError)
+# What a host may cost: parsing takes as long for a piece of one byte as for one of 64 KiB.
+_MAX_HEAD_BYTES = 32 * 1024  # of headers, of the interim responses before them too
+_HEAD_READ = 4096
+_FREE_PIECES = 64
+_MIN_MEAN_PIECE = 256  # bytes; a piece is a chunk, or a part of one where the network cut it
 _HEADERS = (("User-Agent", "chiasm"), ("Accept", "image/*"), ("Accept-Encoding", "identity"))
 
 
@@ -22,6 +29,10 @@ class DownloadError(Exception):
 
 class TooLargeError(Exception):
     """The body is larger than allowed."""
+
+
+class CostlyHostError(Exception):
+    """What the host sends takes too long to parse; the message says why, as it follows "its host sends"."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +50,69 @@ class Answer:
     body: bytes
 
 
+class _HeadLimit:
+    """Counts what a host sends before its answer's body.
+
+    Attributes:
+        is_over: whether the headers have come.
+    """
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._num_bytes = 0
+
+    def count(self, num_bytes: int) -> None:
+        """Count bytes that have arrived.
+
+        Raises:
+            CostlyHostError: if they are too many.
+        """
+        self._num_bytes += num_bytes
+        if not self.is_over and self._num_bytes > _MAX_HEAD_BYTES:
+            raise CostlyHostError(f"more than {_MAX_HEAD_BYTES} bytes before the media")
+
+
+class _LimitedStream(httpcore2.AsyncNetworkStream):
+    """A connection whose headers come in small steps, and not without end."""
+
+    def __init__(self, stream: httpcore2.AsyncNetworkStream, head: _HeadLimit) -> None:
+        self._stream = stream
+        self._head = head
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - httpcore2's
+        if self._head.is_over:
+            return await self._stream.read(max_bytes, timeout)
+        data = await self._stream.read(min(max_bytes, _HEAD_READ), timeout)
+        self._head.count(len(data))
+        return data
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - httpcore2's
+        await self._stream.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - httpcore2's
+    ) -> httpcore2.AsyncNetworkStream:
+        return _LimitedStream(await self._stream.start_tls(ssl_context, server_hostname, timeout), self._head)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
 class _PinnedBackend(httpcore2.AsyncNetworkBackend):
     """Connects to given addresses, whatever the name resolves to by now."""
 
-    def __init__(self, addresses: Sequence[IPAddress], dialer: httpcore2.AsyncNetworkBackend) -> None:
+    def __init__(
+        self, addresses: Sequence[IPAddress], dialer: httpcore2.AsyncNetworkBackend, head: _HeadLimit
+    ) -> None:
         self._addresses = addresses
         self._dialer = dialer
+        self._head = head
 
     async def connect_tcp(
         self,
@@ -57,9 +125,11 @@ class _PinnedBackend(httpcore2.AsyncNetworkBackend):
         failure: Exception = httpcore2.ConnectError()
         for address in self._addresses:
             try:
-                return await self._dialer.connect_tcp(str(address), port, timeout, local_address, socket_options)
+                dialled = await self._dialer.connect_tcp(str(address), port, timeout, local_address, socket_options)
             except httpcore2.ConnectError as error:
                 failure = error
+            else:
+                return _LimitedStream(dialled, self._head)
         raise failure
 
 
@@ -88,16 +158,19 @@ async def http_get(
     Raises:
         DownloadError: if no address accepts, or the host breaks off or speaks no HTTP.
         TooLargeError: as soon as the body exceeds ``max_bytes``.
+        CostlyHostError: as soon as headers are too long, or a body's pieces too many for their size.
     """
     url = httpcore2.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.target)
     headers = [("Host", target.host_header), *_HEADERS]
-    backend = _PinnedBackend(addresses, dialer or httpcore2.AnyIOBackend())
+    head = _HeadLimit()
+    backend = _PinnedBackend(addresses, dialer or httpcore2.AnyIOBackend(), head)
     ssl_context = ssl_context or _system_ssl_context()
     try:
         async with (
             httpcore2.AsyncHTTPConnection(url.origin, ssl_context=ssl_context, network_backend=backend) as connection,
             connection.stream("GET", url, headers=headers) as response,
         ):
+            head.is_over = True
             body = await _read_body(response, max_bytes, on_bytes) if response.status == 200 else b""
             return Answer(response.status, _location(response), body)
     except _NETWORK_ERRORS as error:
@@ -111,11 +184,17 @@ def _system_ssl_context() -> ssl.SSLContext:
 
 async def _read_body(response: httpcore2.Response, max_bytes: int, on_bytes: Callable[[int], None]) -> bytes:
     body = bytearray()
-    async for chunk in response.aiter_stream():
-        body += chunk
+    num_pieces = 0
+    async for piece in response.aiter_stream():
+        num_pieces += 1
+        body += piece
         if len(body) > max_bytes:
             raise TooLargeError
-        on_bytes(len(chunk))
+        if len(body) < (num_pieces - _FREE_PIECES) * _MIN_MEAN_PIECE:
+            raise CostlyHostError("it in too small pieces")
+        on_bytes(len(piece))
+        if num_pieces % _FREE_PIECES == 0:  # one read can hold thousands of pieces, without a pause between
+            await asyncio.sleep(0)
     return bytes(body)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+import threading
 import time
 from ipaddress import ip_address
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from chiasm.config.engine import MediaConfig
 from chiasm.errors import UserError
 from chiasm.multimodal.addresses import is_public
+from chiasm.multimodal.downloads import DownloadGauge, RequestEndedError
 from chiasm.multimodal.fetch import MediaFetcher
 from chiasm.multimodal.remote_url import parse_remote_url
 from tests.multimodal.remote import PUBLIC, Host, Names, answer, fetcher, redirect
@@ -305,7 +307,7 @@ class TestBodies:
     @pytest.mark.parametrize(
         "script",
         [b"", b"\0" * 100, b"HTTP/1.1 200", b"SSH-2.0-x\r\n",
-         b"HTTP/1.1 200 OK\r\n" + b"a" * 200_000, b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+         b"HTTP/1.1 200 OK\r\n" + b"a" * 20_000, b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
          b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"],
     )  # fmt: skip
     def test_what_is_not_http(self, script):
@@ -357,6 +359,101 @@ class TestBodies:
                 return await made.fetch("http://media.test/")
 
         assert asyncio.run(main()) == b"picture"
+
+
+def chunked(*pieces):
+    """The bytes of an answer whose body comes in these pieces."""
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in (*pieces, b""))
+
+
+def without_end(start, repeated):
+    """Sends ``start`` and then the same until the other side has enough."""
+
+    async def send(writer):
+        writer.write(start)
+        while True:
+            writer.write(repeated * 5000)
+            await writer.drain()
+
+    return send
+
+
+TINY_PIECES = without_end(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\na\r\n")
+HINTS = without_end(b"", b"HTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\n")
+HEADERS = without_end(b"HTTP/1.1 200 OK\r\n", b"X: a\r\n")
+
+
+class TestCostlyHosts:
+    """HTTP is parsed in Python: a host decides how many steps its answer takes, and we how many we make."""
+
+    @pytest.mark.parametrize(
+        ("pieces", "is_taken"),
+        [([b"a"] * 64, True), ([b"a"] * 65, False), ([b"a"] * 64 + [b"a" * 512] * 200, True),
+         ([b"a" * 512] * 200, True), ([b"a" * 255] * 20_000, False)],
+    )  # fmt: skip
+    def test_pieces_may_be_small_or_many(self, pieces, is_taken):
+        outcome, _, _ = run([chunked(*pieces)], "http://media.test/")
+        if is_taken:
+            assert outcome == b"".join(pieces)
+        else:
+            check_refused(outcome, 422, "its host sends it in too small pieces")
+
+    @pytest.mark.parametrize("head", [HINTS, HEADERS])
+    def test_what_comes_before_the_body_is_bounded(self, head):
+        outcome, _, _ = run([head], "http://media.test/")
+        check_refused(outcome, 422, "its host sends more than 32768 bytes before the media")
+
+    def test_a_few_hints_and_long_headers_are_taken(self):
+        hint = b"HTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\n"
+        assert run([hint * 10 + answer(headers=["X: " + "a" * 20_000])], "http://media.test/")[0] == b"picture"
+
+    @pytest.mark.parametrize("script", [TINY_PIECES, HINTS, HEADERS])
+    def test_the_servers_event_loop_goes_on(self, script):
+        """Threat: costly hosts: every request would wait while the answer of one media host is parsed."""
+
+        async def main():
+            async with Host(script).serve() as host:
+                made, _ = fetcher(host)
+                await asyncio.gather(made.fetch("http://media.test/"), return_exceptions=True)  # imports
+                fetches = asyncio.gather(
+                    *[made.fetch("http://media.test/") for _ in range(8)], return_exceptions=True
+                )
+                longest, last = 0.0, time.monotonic()
+                while not fetches.done():
+                    await asyncio.sleep(0.001)
+                    longest, last = max(longest, time.monotonic() - last), time.monotonic()
+                return await fetches, longest
+
+        outcomes, longest = asyncio.run(main())
+        assert all(isinstance(outcome, UserError) and "its host sends" in outcome.message for outcome in outcomes)
+        assert longest < 0.5
+
+    def test_answers_are_parsed_in_another_thread(self):
+        async def main():
+            async with Host(answer()).serve() as host:
+                made, network = fetcher(host)
+                connect, threads = network.connect_tcp, []
+
+                async def noting(*args):
+                    threads.append(threading.current_thread().name)
+                    return await connect(*args)
+
+                network.connect_tcp = noting
+                await asyncio.gather(*[made.fetch("http://media.test/") for _ in range(3)])
+                return threads
+
+        assert asyncio.run(main()) == ["downloads"] * 3
+
+
+def test_bytes_after_the_end_of_a_request_are_not_counted():
+    """Its download, in another thread, may go on for a moment."""
+    gauge = DownloadGauge(100)
+    with gauge.request() as held:
+        held.grow(60)
+    with pytest.raises(RequestEndedError):
+        held.grow(10)
+    assert gauge.num_bytes == 0
 
 
 class TestTls:
