@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from chiasm.errors import UserError
+
+# Linux passes through a folder without reading it, for which its user may lack the permission.
+_PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
 
 
 def read_local_file(path: bytes, allowed_folder: str | None, *, max_bytes: int, param: str | None = None) -> bytes:
@@ -25,10 +29,14 @@ def read_local_file(path: bytes, allowed_folder: str | None, *, max_bytes: int, 
     if not allowed_folder:
         message = "file: URLs are off; the operator can allow one folder with --allowed-local-media-path."
         raise UserError(message, param=param)
-    resolved = _resolve(path)
-    if resolved is None or not resolved.is_relative_to(Path(allowed_folder).resolve()):
+    resolved, folder = _resolve(path), Path(allowed_folder).resolve()
+    if resolved is None or not resolved.is_relative_to(folder):
         raise UserError("the file: URL leads out of the folder that this server allows.", param=param)
-    return _read_regular(resolved, max_bytes, param)
+    try:
+        descriptor = _open_below(folder, resolved.relative_to(folder).parts)
+    except OSError as error:
+        raise UserError("the file that the file: URL names can't be read.", param=param) from error
+    return _read_regular(descriptor, max_bytes, param)
 
 
 def _resolve(path: bytes) -> Path | None:
@@ -38,13 +46,25 @@ def _resolve(path: bytes) -> Path | None:
         return None
 
 
-def _read_regular(path: Path, max_bytes: int, param: str | None) -> bytes:
-    # O_NOFOLLOW: the path is resolved, so a link here was put in place just now. O_NONBLOCK: opening a named pipe
-    # would wait for a writer.
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise UserError("the file that the file: URL names can't be read.", param=param) from error
+def _open_below(folder: Path, parts: Sequence[str]) -> int:
+    """Open a resolved path step by step: a link in it was put in place just now, and none is followed.
+
+    Raises:
+        OSError: for a link, what is missing, and what can't be read.
+    """
+    descriptor = os.open(folder, _PASS | os.O_CLOEXEC)
+    for depth, part in enumerate(parts, start=1):
+        # O_NONBLOCK: opening a named pipe would wait for a writer.
+        kind = _PASS if depth < len(parts) else os.O_RDONLY | os.O_NONBLOCK
+        above = descriptor
+        try:
+            descriptor = os.open(part, kind | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+        finally:
+            os.close(above)
+    return descriptor
+
+
+def _read_regular(descriptor: int, max_bytes: int, param: str | None) -> bytes:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise UserError("the file: URL must name a regular file.", param=param)

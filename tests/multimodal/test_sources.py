@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -168,6 +169,32 @@ class TestLocalFiles:
         """Threat: local files (vLLM PR 43117)."""
         error = self.refusal(folder, name)
         assert error.message == "the file: URL leads out of the folder that this server allows."
+
+    @pytest.mark.parametrize("swapped", ["sub", "sub/deep", "sub/deep/x.png"])
+    def test_a_link_put_in_place_after_the_check_is_not_followed(self, folder, tmp_path, monkeypatch, swapped):
+        """Threat: local files (vLLM PR 43117)."""
+        for above in (folder, tmp_path / "outside"):
+            (above / "sub" / "deep").mkdir(parents=True, exist_ok=True)
+            (above / "sub" / "deep" / "x.png").write_bytes(b"picture" if above == folder else b"secret")
+        assert self.read(folder, "sub/deep/x.png") == b"picture"
+        resolve = Path.resolve
+
+        def resolve_and_swap(path):
+            found = resolve(path)
+            if path.name == "x.png":
+                (folder / swapped).rename(tmp_path / "away")
+                (folder / swapped).symlink_to(tmp_path / "outside" / swapped)
+            return found
+
+        monkeypatch.setattr(Path, "resolve", resolve_and_swap)
+        assert "can't be read" in self.refusal(folder, "sub/deep/x.png").message
+
+    def test_no_descriptor_is_left_open(self, folder):
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        self.read(folder, "sub/../inside.png")
+        self.refusal(folder, "sub/missing.png")
+        self.refusal(folder, "sub")
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
 
     @pytest.mark.parametrize("name", ["pipe", "sub", "", "missing.png", "loop", "a" * 300, "a%20b.png/x"])
     def test_only_regular_files_are_read(self, folder, name):
