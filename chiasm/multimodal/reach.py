@@ -58,12 +58,19 @@ class Reach:
 
 
 def _parse_host_and_port(entry: str) -> str:
-    if not _HOST_AND_PORT.fullmatch(entry):
-        refuse("allowed_media_hosts", entry, "of the form host:port")
-    return parse_remote_url(f"http://{entry}", param="allowed_media_hosts").host_and_port
+    limit = "of the form host:port, with a whole host name or address"
+    return _parse_entry("allowed_media_hosts", entry, _HOST_AND_PORT, limit).host_and_port
 
 
 def _parse_domain(entry: str) -> str:
-    if not _DOMAIN.fullmatch(entry):
-        refuse("allowed_media_domains", entry, "a host such as images.example.org, without scheme, port or path")
-    return parse_remote_url(f"http://{entry}", param="allowed_media_domains").host
+    limit = "a whole host name such as images.example.org, without scheme, port, path or wildcard"
+    return _parse_entry("allowed_media_domains", entry, _DOMAIN, limit).host
+
+
+def _parse_entry(param: str, entry: str, form: re.Pattern[str], limit: str) -> RemoteTarget:
+    if not form.fullmatch(entry):
+        refuse(param, entry, limit)
+    try:
+        return parse_remote_url(f"http://{entry}")
+    except UserError:  # it speaks of a request's URL
+        refuse(param, entry, limit)

@@ -223,11 +223,15 @@ class TestAdmittedHosts:
         outcome, _, _ = run([answer()], url, names=names, allowed_media_hosts=("inside.test:8000",))
         check_refused(outcome, 400, "not public")
 
-    @pytest.mark.parametrize("entry", ["inside.test", "inside.test/x:80", "http://inside.test:80", "a b:80", ":80"])
+    @pytest.mark.parametrize(
+        "entry", ["inside.test", "inside.test/x:80", "http://inside.test:80", "a b:80", ":80", "*:80", "a:0"]
+    )
     def test_malformed_settings_are_refused(self, entry):
         with pytest.raises(UserError) as caught:
             MediaFetcher(MediaConfig(allowed_media_hosts=(entry,)))
         assert caught.value.param == "allowed_media_hosts"
+        assert caught.value.message.startswith("allowed_media_hosts must be of the form host:port")
+        assert caught.value.message.endswith(f"got {entry!r}.")
 
 
 class TestRedirects:

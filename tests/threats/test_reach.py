@@ -263,3 +263,5 @@ class TestDomains:
         with pytest.raises(UserError) as caught:
             MediaFetcher(MediaConfig(allowed_media_domains=(entry,)))
         assert caught.value.param == "allowed_media_domains"
+        assert caught.value.message.startswith("allowed_media_domains must be a whole host name")
+        assert caught.value.message.endswith(f"got {entry!r}.")
