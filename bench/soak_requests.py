@@ -192,7 +192,7 @@ def _bad_bodies(good: Body, host: MediaHost) -> Mapping[str, tuple[bytes, Check]
         "too large": (post_json(CHAT, chat(text("x" * MAX_BODY_BYTES))), refused(413)),
         "too long": (post_json(CHAT, chat(text("word " * 20_000))), bad),
         "closed port": (about("image", "http://127.0.0.1:7/x.png"), refused(422)),
-        "silent video": (about("video", host.url("silent")), refused(422)),
+        "silent video": (about("video", host.url("silent")), refused(504)),
     }
     for name in ("missing", "silent", "drip", "endless", "short", "garbage", "loop"):
         cases[f"host: {name}"] = (about("image", host.url(name)), bad)

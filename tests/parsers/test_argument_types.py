@@ -41,7 +41,7 @@ def test_what_a_schema_says(argument: dict[str, Any], types: set[str]) -> None:
 
 @pytest.mark.parametrize("word", ["allOf", "anyOf", "oneOf"])
 def test_references_that_multiply_take_linear_time(word: str) -> None:
-    """Threat: a schema that doubles with each reference, and one that never ends."""
+    """Threat: quadratic time: a schema that doubles with each reference, and one that never ends."""
     doubling = {str(i): {word: [ref(i + 1), ref(i + 1)]} for i in range(30)}
     endless = {f"e{i}": {word: [ref(f"e{i + 1}")]} for i in range(5000)}
     roots = [

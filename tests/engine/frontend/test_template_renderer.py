@@ -110,6 +110,7 @@ def test_what_a_template_does_wrong_is_told(tmp_path: Path, tokenizer: Tokenizer
 def test_a_template_without_end_costs_its_own_request_only(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Threat: chat template (CVE-2025-61620)."""
     plain = sealed(tokenizer, [user("a")])
 
     async def scenario(renderer: TemplateRenderer) -> None:
