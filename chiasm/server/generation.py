@@ -63,6 +63,7 @@ async def run_together(
             else:
                 yield item
     finally:
+        item = None  # an error that is raised holds this frame, which must not hold it: see run_unless
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

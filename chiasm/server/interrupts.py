@@ -15,18 +15,17 @@ T = TypeVar("T")
 
 async def run_unless(work: Coroutine[Any, Any, T], *interrupts: Coroutine[Any, Any, Never]) -> T:
     """Run ``work``; when an interrupt raises first, cancel it, wait for its clean-up, and raise the same."""
-    working = asyncio.ensure_future(work)
-    watching = [asyncio.ensure_future(interrupt) for interrupt in interrupts]
+    tasks: list[asyncio.Task[T]] = [asyncio.ensure_future(each) for each in (work, *interrupts)]
     try:
-        await asyncio.wait([working, *watching], return_when=asyncio.FIRST_COMPLETED)
-        raised = [task for task in watching if task.done()]
-        if raised and not working.done():
-            raised[0].result()
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in tasks if task.done()).result()
     finally:
-        for task in (working, *watching):
-            task.cancel()
-        await asyncio.gather(working, *watching, return_exceptions=True)
-    return working.result()
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        # The traceback of what is raised holds this frame: where the frame held the task that raised it, a request
+        # and all that it brought would stay until the garbage collector finds the circle.
+        del tasks, each
 
 
 async def client_gone(receive: Receive) -> Never:

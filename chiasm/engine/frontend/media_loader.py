@@ -176,9 +176,15 @@ async def _all_or_none(
     try:
         return await asyncio.gather(*tasks)
     except BaseException:
-        for task in tasks:
-            task.cancel()
-        for done in await asyncio.gather(*tasks, return_exceptions=True):
-            if not isinstance(done, BaseException):
-                undo(done)
+        await _undo(tasks, undo)
         raise
+    finally:
+        del tasks  # what is raised holds this frame, which must not hold the task that raised it
+
+
+async def _undo(tasks: Sequence[asyncio.Task[Done]], undo: Callable[[Done], object]) -> None:
+    for task in tasks:
+        task.cancel()
+    for done in await asyncio.gather(*tasks, return_exceptions=True):
+        if not isinstance(done, BaseException):
+            undo(done)
