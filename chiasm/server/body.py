@@ -11,20 +11,20 @@ from pydantic import ValidationError
 from starlette.requests import Request
 
 from chiasm.errors import UserError, shorten
+from chiasm.server.admission import count_values
 from chiasm.server.requests import ModelRequest
 from chiasm.server.state import ServerState
 from chiasm.server.unserved import refuse_unserved
 
 _MAX_ERRORS = 10  # entries of a validation error that are shown
 
-# A decoded value takes up to 50 times as much memory as its JSON, so values are bounded as bytes are: enough for the
-# token ids of the longest contexts. They are counted by these marks, which are rare in texts and absent in pictures.
-_MAX_VALUES = 2_000_000
+# A decoded value takes up to 50 times the memory of its JSON, and the event loop waits while it is decoded, so values
+# are bounded as bytes are: enough for the token ids of the longest contexts.
+_MAX_VALUES = 400_000
 # A body that trickles in holds memory all the while; slow lines are faster than this.
 _GRACE_SECONDS = 30.0
 _MIN_BYTES_PER_SECOND = 16 * 1024
 _MAX_EXPLAINED = 1 << 20  # bytes of a broken body that is looked at again to say what is wrong
-_MARKS = (b",", b"[", b"{")
 
 R = TypeVar("R", bound=ModelRequest)
 
@@ -60,6 +60,8 @@ def validate(model: type[R], fields: dict[str, Any], state: ServerState) -> R:
     refuse_unserved(request.model_extra or {})
     state.unknown_fields.warn(request.unknown)
     request.check()
+    if request.model_extra:
+        request.model_extra.clear()  # nobody reads on, and the request may live for hours
     return request
 
 
@@ -88,8 +90,7 @@ async def _collect(http: Request, max_bytes: int, deadline: asyncio.Timeout) -> 
     assert latest is not None
     async for chunk in http.stream():
         num_bytes += len(chunk)
-        # Looked for first, which is many times faster than counting: a picture's megabytes have none.
-        num_values += sum(chunk.count(mark) for mark in _MARKS if mark in chunk)
+        num_values += count_values(chunk)
         if num_bytes > max_bytes:
             raise _too_large(max_bytes)
         if num_values > _MAX_VALUES:

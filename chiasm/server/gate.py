@@ -68,7 +68,7 @@ class _BoundedBody:
             return await self._receive()
         message = await self._in_time()
         if message["type"] == "http.request":
-            self._count(len(message.get("body", b"")))
+            self._count(message.get("body", b""))
             self._is_whole = not message.get("more_body", False)
         return message
 
@@ -81,9 +81,9 @@ class _BoundedBody:
         except TimeoutError:
             raise RequestTimeoutError(self._deadline.seconds) from None
 
-    def _count(self, num_bytes: int) -> None:
+    def _count(self, piece: bytes) -> None:
         try:
-            self._held.grow(num_bytes)
+            self._held.grow(piece)
         except OverloadedError as error:
             self._state.metrics.count_rejection(error)
             raise

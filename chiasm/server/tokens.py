@@ -40,6 +40,7 @@ def token_router(state: ServerState) -> APIRouter:
             chat = validate(TokenizeChatRequest, fields, state)
             served_name(state, chat.model)
             work = _conversation(state, chat_question(state, chat), bool(chat.return_token_strs))
+        del fields
         return await respond(state, http, work)
 
     @router.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest), responses=answered_with(Detokenized))

@@ -15,6 +15,8 @@ import pytest
 
 from chiasm.server import read_limit
 from chiasm.server.admission import Admission
+from chiasm.server.body import validate
+from chiasm.server.requests import ChatRequest
 from tests.server.fake_engine import FakeEngine
 from tests.server.running import RunningServer, client_of, wait_until
 from tests.server.test_chat import events_of
@@ -106,6 +108,19 @@ def test_bodies_that_together_are_too_large() -> None:
         wait_until(lambda: server.metric("chiasm:body_bytes_in_flight") == 0)
         server.engine.words_before_hold = None
         assert server.chat("x" * 18_000).status_code == 200
+
+
+def test_values_count_as_the_memory_that_they_take(server: RunningServer) -> None:
+    """Threat: amplification: eight bytes of JSON become two hundred of memory."""
+    server.engine.words_before_hold = 0
+    with start(server, padding=[{"a": 0}] * 1000):
+        wait_until(lambda: server.engine.num_generating == 1)
+        assert 200_000 < server.metric("chiasm:body_bytes_in_flight") < 400_000
+
+
+def test_what_nobody_reads_is_not_kept_with_a_request(server: RunningServer) -> None:
+    fields = {"messages": [{"role": "user", "content": "Hi"}], "padding": [{}]}
+    assert not validate(ChatRequest, fields, server.state).model_extra
 
 
 @pytest.fixture(scope="module")
