@@ -123,8 +123,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         mm_encoder_min_units_per_rank: whole images or frames that every rank gets at least, as far as they go; above
             0 none is cut by rows.
         mm_encoder_trace_dir: folder to which every rank adds what its encoder did when; None writes nothing.
-        step_timeout: seconds after which a step that has not ended on several ranks counts as hung, and the engine
-            ends; a step of a large model on a CPU can take minutes.
+        step_timeout: seconds after which a step that has not ended counts as hung, and the engine ends; a step of a
+            large model on a CPU can take minutes.
         seed: start of the seeds of requests that bring none.
         media: limits on media.
     """

@@ -25,6 +25,10 @@ class StoppingError(Exception):
     """The server shuts down and has stopped waiting for this request."""
 
 
+class EngineSilentError(Exception):
+    """The engine has shown no sign of life for too long, but may come back."""
+
+
 class RequestTimeoutError(Exception):
     """A request has taken longer than the server lets any take.
 
@@ -72,6 +76,8 @@ def describe(error: BaseException) -> ErrorInfo:
             return ErrorInfo(error.message[:_MAX_MESSAGE], _phrase(503), None, 503)
         case StoppingError():
             return ErrorInfo("The server is shutting down.", _phrase(503), None, 503)
+        case EngineSilentError():
+            return ErrorInfo("The engine shows no sign of life; it may come back.", _phrase(503), None, 503)
         case RequestTimeoutError():
             message = f"The request took longer than {error.seconds:g} s, the limit of this server (request_timeout)."
             return ErrorInfo(message, _phrase(504), None, 504)
@@ -112,7 +118,7 @@ def error_answer(error: Exception) -> Response:
             headers["x-should-retry"] = "true"  # or OpenAI's client takes every 4xx for good
         case OverloadedError():
             headers["retry-after"] = str(error.retry_after)
-        case StoppingError():
+        case StoppingError() | EngineSilentError():
             headers["retry-after"] = "1"
         case RequestTimeoutError():
             headers["x-should-retry"] = "false"  # or OpenAI's client asks the same twice more

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chiasm.errors import OverloadedError
 from chiasm.server.admission import HeldBody
-from chiasm.server.errors import RequestTimeoutError, StoppingError, error_answer
+from chiasm.server.errors import EngineSilentError, RequestTimeoutError, StoppingError, error_answer
 from chiasm.server.interrupts import Deadline
 from chiasm.server.state import ServerState
 
@@ -31,6 +31,9 @@ class Gate:
             return
         if self._state.draining.is_set():
             await error_answer(StoppingError())(scope, receive, send)
+            return
+        if not self._state.engine.is_alive:
+            await error_answer(EngineSilentError())(scope, receive, send)
             return
         limits = self._state.config
         declared = _declared_bytes(scope)

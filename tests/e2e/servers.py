@@ -66,6 +66,10 @@ class Server:
         """The ranks' processes, where they have their own."""
         return [process for process in self.descendants() if "chiasm.engine.executor.rank_main" in process.cmdline()]
 
+    def core(self) -> psutil.Process:
+        """The process that schedules."""
+        return next(each for each in self.descendants() if "chiasm.engine.core.main" in each.cmdline())
+
     def client(self) -> openai.OpenAI:
         """OpenAI's own client, which reports an error instead of trying again."""
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=60)

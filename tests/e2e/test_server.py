@@ -10,6 +10,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -308,6 +309,26 @@ def test_a_rank_that_hangs_ends_the_server(qwen2_5_vl: SavedModel, tmp_path: Pat
         _, alive = psutil.wait_procs(family, timeout=5)
         assert not alive
         assert "not finished a step within 2 s" in server.log.read_text()
+
+
+def test_a_core_that_hangs_ends_the_server(qwen2_5_vl: SavedModel, tmp_path: Path) -> None:
+    """Threat: death or hang of a worker (GHSA-4xqp-c3mv-qff7)."""
+    with (
+        Server(qwen2_5_vl.folder, tmp_path / "log", "--step-timeout", "2") as server,
+        ThreadPoolExecutor() as threads,
+    ):
+        family = server.descendants()
+        question = {"messages": [TEXT], "max_tokens": 4000, "ignore_eos": True}
+        in_flight = threads.submit(server.post, "/v1/chat/completions", question)
+        time.sleep(0.5)
+        server.core().suspend()
+        time.sleep(3)
+        assert server.post("/v1/chat/completions", question).status_code == 503
+        assert in_flight.result().status_code == 500
+        assert server.process.wait(15) == 1
+        _, alive = psutil.wait_procs(family, timeout=5)
+        assert not alive
+        assert "longer than a step may take, 2 s (step_timeout)" in server.log.read_text()
 
 
 def test_a_killed_server_leaves_nothing_behind(qwen2_5_vl: SavedModel, tmp_path: Path) -> None:

@@ -110,6 +110,16 @@ def test_bodies_that_together_are_too_large() -> None:
         assert server.chat("x" * 18_000).status_code == 200
 
 
+def test_an_engine_without_a_sign_of_life_gets_no_further_requests(server: RunningServer) -> None:
+    server.engine.is_alive = False
+    try:
+        response = server.chat()
+    finally:
+        server.engine.is_alive = True
+    assert error_of(response, 503)["message"] == "The engine shows no sign of life; it may come back."
+    assert response.headers["retry-after"] == "1"
+
+
 def test_values_count_as_the_memory_that_they_take(server: RunningServer) -> None:
     """Threat: amplification: eight bytes of JSON become two hundred of memory."""
     server.engine.words_before_hold = 0

@@ -50,6 +50,8 @@ _STOP_SECONDS = 5.0
 # many times longer than ever before, is stuck: sooner known than by step_timeout, which must be enough for any step.
 _QUIET_SECONDS = 60.0
 _QUIET_TIMES = 10
+# So much longer than step_timeout a core may be silent: of a rank that hangs it tells itself by then.
+_LAST_WORD_SECONDS = 5.0
 _ProfileReply = ProfileStarted | ProfileTaken
 
 
@@ -241,12 +243,18 @@ class CoreClient:
         listener(delta)
 
     async def _receive(self) -> FromCore:
-        """The next message; a core that has ended without a word counts as one."""
+        """The next message; that a core has ended without a word, or says none any more, counts as one."""
+        num_polls = 0  # not the clock, which runs on while both processes are stopped
         while not await self._socket.poll(int(_POLL_SECONDS * 1000)):
             assert self._child is not None
             status = self._child.poll()
             if status is not None and not await self._socket.poll(0):
                 return Failed(f"the engine's core has ended with status {status}.")
+            num_polls += 1
+            if num_polls * _POLL_SECONDS > self._step_timeout + _LAST_WORD_SECONDS:
+                self._child.kill()  # it would not hear anything else, and must not come back
+                silence = f"longer than a step may take, {self._step_timeout:g} s (step_timeout)"
+                return Failed(f"the engine's core has said nothing for {silence}.")
         return self._decoder.decode(await self._socket.recv())
 
     def _mark_dead(self, message: str) -> None:

@@ -55,6 +55,9 @@ class FakeChild:
     def stop(self, grace: float) -> None:
         self.is_stopped = True
 
+    def kill(self) -> None:
+        self.status = -9
+
 
 class FakeCore:
     """The other end of the client's channel, told what to say by the test."""
@@ -258,5 +261,27 @@ def test_a_core_that_falls_silent_is_stuck_until_it_speaks(
         client._step_timeout = 100
         await asyncio.sleep(0.8)
         assert client.is_stuck
+
+    run(scenario, tmp_path, monkeypatch, ready)
+
+
+def test_a_core_that_stays_silent_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready: Ready) -> None:
+    monkeypatch.setattr(module, "_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_LAST_WORD_SECONDS", 0.2)
+
+    async def scenario(client: CoreClient, core: FakeCore) -> None:
+        await start(client, core)
+        client._step_timeout = 0.3
+        news: asyncio.Queue[SequenceDelta] = asyncio.Queue()
+        await client.add(REQUEST, news.put_nowait)
+        for _ in range(7):  # longer together, but each is a sign of life
+            await asyncio.sleep(0.1)
+            core.deltas()
+        assert client.death is None
+        assert (await next_of(news)).finish_reason == "abort"
+        assert await client.wait_dead() == (
+            "the engine's core has said nothing for longer than a step may take, 0.3 s (step_timeout)."
+        )
+        assert core.child.status == -9
 
     run(scenario, tmp_path, monkeypatch, ready)
