@@ -122,6 +122,7 @@ def error_answer(error: Exception) -> Response:
             headers["retry-after"] = "1"
         case RequestTimeoutError():
             headers["x-should-retry"] = "false"  # or OpenAI's client asks the same twice more
+            headers["connection"] = "close"  # its body may be coming still
     return error_response(describe(error), headers)
 
 

@@ -188,7 +188,9 @@ def test_a_body_that_takes_too_long(hasty_server: RunningServer) -> None:
             b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
             b'Content-Length: 1000\r\n\r\n{"messages":'
         )
-        assert sock.recv(65536).startswith(b"HTTP/1.1 504 ")
+        received = sock.recv(65536)
+        assert received.startswith(b"HTTP/1.1 504 ")
+        assert b"connection: close" in received
 
 
 def test_a_client_that_never_reads_is_given_up(
