@@ -6,16 +6,16 @@ import asyncio
 from http import HTTPStatus
 
 import msgspec
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from chiasm.server.errors import ErrorBody, ErrorInfo
+from chiasm.server.no_upgrade import NoUpgradeProtocol
 
 MAX_HEAD_BYTES = 64 * 2**10
 HEAD_SECONDS = 30.0
 
 
-class BoundedHttpProtocol(HttpToolsProtocol):
-    """uvicorn's fast parser, which by itself would collect headers without end.
+class BoundedHttpProtocol(NoUpgradeProtocol):
+    """The parser, which by itself would collect headers without end.
 
     It counts the bytes since the parser last handed something over (a head, a piece of a body, the end of a
     message). That covers a header, a URL, a trailer and a chunk extension alike, whatever their number and length.
