@@ -18,7 +18,7 @@ import uvicorn
 from chiasm.config.built_in import Example
 from chiasm.config.server import ServerConfig
 from chiasm.errors import UserError
-from chiasm.logs import get_logger
+from chiasm.logs import Seldom, get_logger
 from chiasm.server.admission import Admission
 from chiasm.server.app import create_app
 from chiasm.server.engine import Engine
@@ -199,6 +199,7 @@ def _share_log() -> None:
         logger.handlers[:] = logging.getLogger("chiasm").handlers
         logger.propagate = False
         logger.setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").filters[:] = [Seldom()]  # a line for every client that speaks no HTTP
 
 
 def _address_and_command(sock: socket.socket, example: Example | None, *, has_keys: bool) -> tuple[str, str]:
