@@ -120,7 +120,7 @@ class PromptRecord:
         num_prompt_tokens: those of media included.
         num_tokens: generated, by the index of the answer.
         finish_reasons: of its answers.
-        error: what ended it otherwise.
+        error: the class of what ended it otherwise, whose traceback holds all of the request.
     """
 
     arrival: float
@@ -132,7 +132,7 @@ class PromptRecord:
     num_prompt_tokens: int = 0
     num_tokens: dict[int, int] = field(default_factory=dict)
     finish_reasons: list[str] = field(default_factory=list)
-    error: BaseException | None = None
+    error: str | None = None
 
 
 class Trace(Protocol):
@@ -162,7 +162,7 @@ class RequestWatch:
     ) -> None:
         """Note how it ended."""
         record, metrics = self._record, self._metrics
-        record.error = error
+        record.error = None if error is None else type(error).__name__
         if isinstance(error, GeneratorExit | asyncio.CancelledError):
             metrics.request_success.labels("abort").inc()
         elif error is not None:

@@ -112,7 +112,7 @@ class RequestTrace:
             child = self._tracer.start_span(stage.name, below, start_time=_nanoseconds(stage.start, epoch))
             child.end(_nanoseconds(stage.end, epoch))
         if record.error is not None:
-            span.set_status(Status(StatusCode.ERROR, type(record.error).__name__))
+            span.set_status(Status(StatusCode.ERROR, record.error))
         span.end(_nanoseconds(now, epoch))
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 from typing import Any
 
 import pytest
 
+from chiasm.server.requests import ChatRequest
 from tests.server.fake_engine import FakeEngine
 from tests.server.running import RunningServer, wait_until
 
@@ -58,6 +60,19 @@ def test_while_the_prompt_is_prepared(server: RunningServer, engine: FakeEngine,
         wait_until(lambda: engine.num_preparing == 1)
     wait_until(lambda: engine.is_idle)
     assert engine.request_ids == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_nothing_waits_for_the_garbage_collector(server: RunningServer, engine: FakeEngine, *, stream: bool) -> None:
+    engine.words_before_hold = 0
+    gc.collect()
+    gc.disable()
+    try:
+        with start(server, stream=stream):
+            wait_until(lambda: engine.num_generating == 1)
+        wait_until(lambda: not any(type(each) is ChatRequest for each in gc.get_objects()))
+    finally:
+        gc.enable()
 
 
 def test_while_the_body_is_sent(server: RunningServer, engine: FakeEngine) -> None:
