@@ -14,16 +14,20 @@ from typing import Any
 from chiasm.config.engine import MediaConfig
 from chiasm.dist.cores import num_usable_cores
 from chiasm.errors import OverloadedError, UserError
+from chiasm.logs import get_logger
 from chiasm.multimodal.jobs import Done, Failed, Full, Job, Refused, Reply
 from chiasm.multimodal.pixels import new_file_name
+from chiasm.multimodal.replies import ForgedReplyError, check_item
 from chiasm.multimodal.sources import MediaSource
-from chiasm.multimodal.worker_process import WorkerProcess
+from chiasm.multimodal.worker_process import WorkerProcess, crashed
 from chiasm.schema.media import MediaSpec, ProcessedItem, VideoProcessorSpec
 
 _MAX_DEFAULT_WORKERS = 4
 # A worker whose job nobody waits for any more is killed only after this long: most are done sooner than a new worker
 # would be there.
 _ABANDONED_SECONDS = 2.0
+
+_logger = get_logger(__name__)
 
 
 class PreprocessPool:
@@ -148,11 +152,15 @@ async def _do(worker: WorkerProcess, pending: _PendingJob, timeout: float) -> No
             await _give_up(worker, running)
             pending.path.unlink(missing_ok=True)
         else:
-            pending.succeed(_item_of(await running, str(pending.path)))
+            pending.succeed(_item_of(await running, pending))
     except asyncio.CancelledError:
         running.cancel()
         pending.fail(_closed_error())
         raise
+    except ForgedReplyError as error:
+        _logger.warning("%s", error)
+        worker.replace()
+        pending.fail(crashed(pending.job))
     except Exception as error:
         pending.fail(error)
 
@@ -163,12 +171,10 @@ async def _give_up(worker: WorkerProcess, running: asyncio.Future[Reply]) -> Non
     worker.replace()
 
 
-def _item_of(reply: Reply, path: str) -> ProcessedItem:
+def _item_of(reply: Reply, pending: _PendingJob) -> ProcessedItem:
     match reply:
         case Done(item):
-            # The path is read, and later deleted, by processes that a worker taken over by a picture must not steer.
-            if any(unit.pixels.path != path for unit in item.units):
-                raise RuntimeError("a preprocessing worker answered with a file that is not its own")
+            check_item(item, pending.job, pending.path)
             return item
         case Refused(message, param, status):
             raise UserError(message, param=param, status=status)

@@ -31,6 +31,11 @@ class WorkerStartError(RuntimeError):
     """A worker ended, or did not get ready, before its first job; its log says why."""
 
 
+def crashed(job: Job) -> UserError:
+    """The error of a job whose worker died of it, or was taken over by it."""
+    return UserError(f"the {job.noun} can't be decoded: its decoder crashed.", param=job.param)
+
+
 class WorkerProcess:
     """One worker at a time, doing one job at a time.
 
@@ -89,12 +94,9 @@ class WorkerProcess:
             self.replace()
             message = f"the {job.noun} took longer than {timeout:g} seconds to decode."
             raise UserError(message, param=job.param) from error
-        except (ConnectionError, EOFError) as error:
+        except (ConnectionError, EOFError, msgspec.MsgspecError) as error:
             self.replace()
-            raise UserError(f"the {job.noun} can't be decoded: its decoder crashed.", param=job.param) from error
-        except msgspec.MsgspecError:
-            self.replace()
-            raise
+            raise crashed(job) from error
 
     def replace(self) -> None:
         """Kill the worker and start another, not only with the next job, so that it gets ready meanwhile."""

@@ -323,9 +323,27 @@ class TestTrouble:
             return Done(victim)
 
         monkeypatch.setattr(WorkerProcess, "run", run)
-        with pytest.raises(RuntimeError, match="not its own"):
+        with pytest.raises(UserError, match="crashed"):
             running.process(MediaSource("bytes", noise()))
         assert read_rows(victim.units[0].pixels).size
+
+    def test_a_forged_reply_fails_its_own_request(self, running, monkeypatch):
+        """An empty item, which nothing behind the pool expects; the others are in test_replies.py."""
+        discard_pixels(running.process(MediaSource("bytes", noise())))
+        (pid,) = running.pool.worker_pids
+
+        async def forge(_connection, job, _payload):
+            item = process_image(make_picture("noise", 28, 28), QWEN, running.pixels, file_name=job.file_name)
+            return Done(msgspec.structs.replace(item, units=()))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(worker_process, "_exchange", forge)
+            with pytest.raises(UserError, match="its decoder crashed") as caught:
+                running.process(MediaSource("bytes", noise()), param="field")
+        assert (caught.value.param, caught.value.status) == ("field", 400)
+        assert running.pool.worker_pids != [pid]
+        assert list(running.pixels.iterdir()) == []
+        discard_pixels(running.process(MediaSource("bytes", noise())))
 
     @pytest.mark.parametrize("reply", [b"\x80", b"\x81\xa4type\xa4Nope", pickle.dumps(Done)])
     def test_a_worker_that_speaks_nonsense_is_replaced(self, stopped, monkeypatch, reply):
@@ -336,7 +354,7 @@ class TestTrouble:
 
         with monkeypatch.context() as patch:
             patch.setattr(worker_process, "_receive", receive)
-            with pytest.raises(msgspec.MsgspecError):
+            with pytest.raises(UserError, match="crashed"):
                 running.process(MediaSource("bytes", noise()))
         assert is_gone(pid)
         discard_pixels(running.process(MediaSource("bytes", noise())))
