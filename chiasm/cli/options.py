@@ -15,6 +15,8 @@ from chiasm.cli.option_groups import option
 from chiasm.config.engine import DeviceName, DTypeName, EncoderMode, EngineConfig, MediaConfig
 from chiasm.config.server import ReasoningParser, ServerConfig, ToolCallParser
 
+API_KEY_VARIABLE = "CHIASM_API_KEY"
+
 _E = EngineConfig(model="")
 _M = MediaConfig()
 _S = ServerConfig(model="any")
@@ -129,7 +131,7 @@ class ServerOptions:
     port: int = option(_S.port, "Port to listen on; 0 for any free one.")
     served_model_name: list[str] | None = option(None, "Name of the model in requests; repeatable.", metavar="NAME")
     api_key: list[str] | None = option(
-        None, "Key that requests must bring; repeatable.", metavar="KEY", envvar="CHIASM_API_KEY"
+        None, "Key that requests must bring; repeatable.", metavar="KEY", envvar=API_KEY_VARIABLE
     )
     shutdown_timeout: float = option(_S.shutdown_timeout, "Seconds that running requests get after SIGTERM.")
     max_queue: int = option(

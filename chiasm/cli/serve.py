@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from chiasm.cli import engine as engines
 from chiasm.cli.option_groups import with_option_groups
-from chiasm.cli.options import ConfigFile, EngineOptions, ServerOptions
+from chiasm.cli.options import API_KEY_VARIABLE, ConfigFile, EngineOptions, ServerOptions
 from chiasm.cli.settings import server_config
 from chiasm.config.built_in import BUILT_IN_EXAMPLE
 from chiasm.logs import configure_logging
@@ -31,6 +32,7 @@ def serve(
     """Serve a model over an OpenAI-compatible API."""
     from chiasm.server.run import serve as run_server
 
+    os.environ.pop(API_KEY_VARIABLE, None)  # the engine's processes inherit the others
     configure_logging("server", server.log_level)
     if model is None:
         typer.echo(_BUILT_IN)

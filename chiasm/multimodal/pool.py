@@ -13,11 +13,11 @@ from typing import Any
 
 from chiasm.config.engine import MediaConfig
 from chiasm.dist.cores import num_usable_cores
-from chiasm.errors import OverloadedError, UserError
+from chiasm.errors import OverloadedError, UserError, shorten
 from chiasm.logs import get_logger
 from chiasm.multimodal.jobs import Done, Failed, Full, Job, Refused, Reply
 from chiasm.multimodal.pixels import new_file_name
-from chiasm.multimodal.replies import ForgedReplyError, check_item
+from chiasm.multimodal.replies import ForgedReplyError, check_item, check_message, check_refusal
 from chiasm.multimodal.sources import MediaSource
 from chiasm.multimodal.worker_process import WorkerProcess, crashed
 from chiasm.schema.media import MediaSpec, ProcessedItem, VideoProcessorSpec
@@ -177,11 +177,13 @@ def _item_of(reply: Reply, pending: _PendingJob) -> ProcessedItem:
             check_item(item, pending.job, pending.path)
             return item
         case Refused(message, param, status):
+            check_refusal(reply, pending.job)
             raise UserError(message, param=param, status=status)
         case Full(message):
+            check_message(message)
             raise OverloadedError(message, reason="pixels")
         case Failed(error):
-            raise RuntimeError(f"preprocessing failed: {error}")
+            raise RuntimeError(f"preprocessing failed: {shorten(error, 300)}")
 
 
 def _closed_error() -> RuntimeError:

@@ -8,7 +8,7 @@ import stat
 from itertools import accumulate
 from pathlib import Path
 
-from chiasm.multimodal.jobs import Job
+from chiasm.multimodal.jobs import Job, Refused
 from chiasm.schema.media import (
     CanvasProcessorSpec,
     MediaSpec,
@@ -20,6 +20,8 @@ from chiasm.schema.media import (
     VideoProcessorSpec,
 )
 
+_MAX_CHARS = 300
+_STATUSES = (400, 422)  # that decoding has
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
@@ -49,6 +51,26 @@ def check_item(item: ProcessedItem, job: Job, path: Path) -> None:
     _check_pixels(item.units, _patches(job.spec).row_bytes, path)
     _require(item.num_pixels >= 0, "num_pixels")
     _check_whole(item, job.spec)
+
+
+def check_refusal(refused: Refused, job: Job) -> None:
+    """Refuse a refusal that is not for this job's client: it is told word by word.
+
+    Raises:
+        ForgedReplyError: naming the field.
+    """
+    check_message(refused.message)
+    _require(refused.param == job.param or (job.param, refused.param) == (None, job.noun), "param")
+    _require(refused.status in _STATUSES, "status")
+
+
+def check_message(message: str) -> None:
+    """Refuse words that are not one short line of plain letters.
+
+    Raises:
+        ForgedReplyError: without quoting them.
+    """
+    _require(len(message) <= _MAX_CHARS and message.isascii() and message.isprintable(), "message")
 
 
 def _check_pixels(units: tuple[Unit, ...], row_bytes: int, path: Path) -> None:

@@ -1,8 +1,8 @@
 """What a preprocessing process gives up before it meets a hostile file, and can't take back.
 
 The network, other programs and other processes go by a filter of system calls (seccomp, Linux on x86-64 and arm64),
-writing anywhere but in one folder by Landlock (Linux 5.13). Reading stays: a decoder can read what the server's user
-can, but has nowhere to send it.
+writing anywhere but in one folder, and reading anything but libraries, by Landlock (Linux 5.13). Other processes'
+environments, which may hold keys, are files too (``/proc``).
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import os
 import platform
 import resource
 import struct
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,10 +33,15 @@ _NUMBER_AT, _ARCHITECTURE_AT = 0, 4  # in struct seccomp_data
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION = 1
 _PATH_BENEATH = 1
-_WRITE_FILE = 1 << 1
+_WRITE_FILE, _READ_FILE, _READ_FOLDER = 1 << 1, 1 << 2, 1 << 3
 _REMOVE_FOLDER, _REMOVE_FILE, _MAKE_FILE = 1 << 4, 1 << 5, 1 << 8
 _MAKE_AND_REMOVE = sum(1 << bit for bit in range(4, 13))  # also devices, sockets, pipes and links
 _TRUNCATE, _TRUNCATE_SINCE = 1 << 14, 3
+
+# Python and its libraries load parts of themselves late.
+_SYSTEM = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+_LIBRARIES = ("torch", "numpy", "PIL", "av", "jinja2", "msgspec", "zmq")
 
 
 class _Architecture(NamedTuple):
@@ -80,11 +88,18 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
 
 
-def write_only_in(folder: Path) -> bool:
-    """From now on, open no file for writing, and make and remove none, but in a folder; make nothing but plain files.
+def confine_files(folder: Path, readable: Iterable[Path] = ()) -> bool:
+    """From now on, write only in a folder and read only libraries.
 
-    The folder itself can be removed, as an engine's is when the engine has died. It holds for this thread and those
-    that it starts: call it while there are no others.
+    No file is opened for writing, made or removed but in the folder, and nothing is made there but plain files. None
+    is read but those of Python, of its libraries and of the system's; those in the folder are listed, not read: they
+    are other requests' pixels. The folder itself can be removed, as an engine's is when the engine has died.
+
+    It holds for this thread and those that it starts: call it while there are no others.
+
+    Args:
+        folder: to write in.
+        readable: further folders to read, all below them too; those that don't exist are left out.
 
     Returns:
         Whether that is so; False where the system has no Landlock.
@@ -94,25 +109,42 @@ def write_only_in(folder: Path) -> bool:
     if version < 1:
         return False
     truncate = _TRUNCATE if version >= _TRUNCATE_SINCE else 0
-    rules = struct.pack("=Q", _WRITE_FILE | _MAKE_AND_REMOVE | truncate)
+    rules = struct.pack("=Q", _READ_FILE | _READ_FOLDER | _WRITE_FILE | _MAKE_AND_REMOVE | truncate)
     ruleset = libc.syscall(_CREATE_RULESET, rules, ctypes.c_size_t(len(rules)), 0)
     if ruleset < 0:
         return False
     try:
-        _allow(libc, ruleset, folder, _WRITE_FILE | _MAKE_FILE | _REMOVE_FILE | _REMOVE_FOLDER | truncate)
+        write = _WRITE_FILE | _MAKE_FILE | _REMOVE_FILE | _REMOVE_FOLDER | truncate
+        _allow(libc, ruleset, folder, write | _READ_FOLDER)
         _allow(libc, ruleset, folder.parent, _REMOVE_FOLDER)
+        for place in {*_libraries(), *readable}:
+            with suppress(FileNotFoundError):
+                _allow(libc, ruleset, place, _READ_FILE | (_READ_FOLDER if place.is_dir() else 0))
         libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         return bool(libc.syscall(_RESTRICT_SELF, ruleset, 0) == 0)
     finally:
         os.close(ruleset)
 
 
-def _allow(libc: ctypes.CDLL, ruleset: int, folder: Path, rights: int) -> None:
-    place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+def _libraries() -> Iterator[Path]:
+    """Where Python, what it has loaded and the system's libraries are."""
+    yield from map(Path, (*_SYSTEM, *_DEVICES))
+    yield Path(__file__).parents[1]
+    yield Path(os.__file__).parent
+    for prefix in (sys.prefix, sys.base_prefix):
+        yield Path(prefix) / "lib"
+    for name in _LIBRARIES:  # they may lie elsewhere; others' are beside them
+        module = sys.modules.get(name)
+        if module is not None and module.__file__:
+            yield Path(module.__file__).parents[1]
+
+
+def _allow(libc: ctypes.CDLL, ruleset: int, place: Path, rights: int) -> None:
+    descriptor = os.open(place, os.O_PATH | os.O_CLOEXEC)
     try:
-        libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, place), 0)
+        libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, descriptor), 0)
     finally:
-        os.close(place)
+        os.close(descriptor)
 
 
 def enter_sandbox() -> bool:

@@ -31,11 +31,12 @@ from chiasm.multimodal.jobs import PREFIX, Done, Failed, Full, Job, Refused, Rep
 from chiasm.multimodal.local_files import read_local_file
 from chiasm.multimodal.processing import Frame, process_image, process_video
 from chiasm.multimodal.sampling import sample_frames
-from chiasm.multimodal.sandbox import enter_sandbox, write_only_in
+from chiasm.multimodal.sandbox import confine_files, enter_sandbox
 from chiasm.schema.media import UNKNOWN_FPS, FrameTimes, ImageProcessorSpec, ProcessedItem, VideoProcessorSpec
 
 _NICENESS = 10
 _OOM_SCORE = "500"
+_STATUS_BYTES = 2**14
 
 # What decoding and processing may take beside the item's own bytes, of which there are a few copies.
 _SPARE_BYTES = 2**28
@@ -70,11 +71,12 @@ class Worker:
         self._max_pixels = max_pixels
         self._video_limits = video_limits
         self._allowed_folder = allowed_folder
+        self._status = _open_status()
 
     def run(self, job: Job, payload: bytearray) -> Reply:
         """Do one job within limits of memory; every error becomes a reply."""
         try:
-            _limit_memory(self._most_bytes(job))
+            _limit_memory(self._most_bytes(job), self._status)
             if isinstance(job.spec, VideoProcessorSpec):
                 return Done(self._video(job, job.spec, payload))
             return Done(self._image(job, job.spec, payload))
@@ -88,7 +90,7 @@ class Worker:
             _logger.exception("an item could not be processed")
             return Failed(repr(error))
         finally:
-            _limit_memory(None)
+            _limit_memory(None, self._status)
 
     def _most_bytes(self, job: Job) -> int:
         """What a job may take beyond what is in use."""
@@ -159,17 +161,18 @@ def main() -> None:
     """Serve the pool whose socket the command line names, until it closes."""
     args = _parse_args()
     _be_modest()
-    can_write_less = write_only_in(args.pixel_folder)  # before there is a second thread
+    video_limits = VideoLimits(args.max_video_pixels, args.max_video_seconds)
+    worker = Worker(args.pixel_folder, args.max_bytes, args.max_pixels, video_limits, args.allowed_folder)
+    media = [Path(args.allowed_folder)] if args.allowed_folder else []
+    is_confined = confine_files(args.pixel_folder, media)  # before there is a second thread
     die_with_parent()
     configure_logging("preprocess")
     # Our own limit is checked against the header before any pixel is decoded, and may be higher than Pillow's.
     Image.MAX_IMAGE_PIXELS = None
-    video_limits = VideoLimits(args.max_video_pixels, args.max_video_seconds)
-    worker = Worker(args.pixel_folder, args.max_bytes, args.max_pixels, video_limits, args.allowed_folder)
     with contextlib.suppress(OSError, EOFError), socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(args.socket))  # only now, with torch loaded: connecting says "ready"
-        if not (enter_sandbox() and can_write_less):
-            _logger.warning("this system can't keep decoders from the network, or from writing to files")
+        if not (enter_sandbox() and is_confined):
+            _logger.warning("this system can't keep decoders from the network, or from files")
         while True:
             _serve_one(connection, worker)
     # The pool is gone: either it is about to kill us, or its process has died, and then the watch of
@@ -193,11 +196,19 @@ def _be_modest() -> None:
     """Yield to the server's event loop and the ranks: for the cores, and when memory runs out."""
     os.nice(_NICENESS)
     torch.set_num_threads(1)
+    torch.backends.cpu.get_cpu_capability()  # it reads /proc/cpuinfo once, which it can't later
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, encoding="ascii")
 
 
-def _limit_memory(num_bytes: int | None) -> None:
+def _open_status() -> int | None:
+    """Where the system says how much memory is in use; opened before it can't be any more."""
+    with contextlib.suppress(OSError):
+        return os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+    return None
+
+
+def _limit_memory(num_bytes: int | None, status: int | None) -> None:
     """Let this process take so much more memory than it has; None lifts the limit.
 
     A few bytes of a file can ask for gigabytes: FFmpeg reserves 24 bytes for each sample that an MP4's header claims.
@@ -205,11 +216,10 @@ def _limit_memory(num_bytes: int | None) -> None:
     """
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     soft = resource.RLIM_INFINITY
-    if num_bytes is not None:
-        with contextlib.suppress(OSError):
-            status = Path("/proc/self/status").read_text(encoding="ascii")
-            if used := re.search(r"^VmData:\s*(\d+) kB$", status, re.MULTILINE):
-                soft = int(used[1]) * 1024 + num_bytes
+    if num_bytes is not None and status is not None:
+        text = os.pread(status, _STATUS_BYTES, 0)
+        if used := re.search(rb"^VmData:\s*(\d+) kB$", text, re.MULTILINE):
+            soft = int(used[1]) * 1024 + num_bytes
     if hard != resource.RLIM_INFINITY and (soft == resource.RLIM_INFINITY or soft > hard):
         soft = hard
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

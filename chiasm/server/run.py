@@ -17,6 +17,7 @@ import uvicorn
 
 from chiasm.config.built_in import Example
 from chiasm.config.server import ServerConfig
+from chiasm.dist.inspection import forbid_inspection
 from chiasm.errors import UserError
 from chiasm.logs import Seldom, get_logger
 from chiasm.server.admission import Admission
@@ -71,6 +72,7 @@ def serve(config: ServerConfig, start_engine: StartEngine, announce: Announce, e
     Raises:
         UserError: if the address can't be listened on, traces can't be made, or from ``start_engine``.
     """
+    forbid_inspection()  # the keys of the API are in its memory
     _allow_connections(config.max_queue)
     endpoint = config.otlp_traces_endpoint
     tracing = None if endpoint is None else Tracing.to_endpoint(endpoint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -66,6 +67,8 @@ def test_options_in_every_spelling(serve: Callable[[str], Served]) -> None:
 def test_keys_from_the_environment(serve: Callable[[str], Served], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHIASM_API_KEY", "from-env")
     assert serve("")[2].api_keys == ("from-env",)
+    assert "CHIASM_API_KEY" not in os.environ, "what the server starts would inherit it"
+    monkeypatch.setenv("CHIASM_API_KEY", "from-env")
     assert serve("--api-key given")[2].api_keys == ("given",)
 
 

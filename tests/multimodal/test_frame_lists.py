@@ -60,7 +60,7 @@ def payload_of(frames: list[np.ndarray]) -> bytes:
 
 @pytest.fixture(autouse=True)
 def _without_limits_on_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_limit_memory", lambda _: None)
+    monkeypatch.setattr(workers, "_limit_memory", lambda *_: None)
 
 
 @pytest.mark.parametrize("count", [1, 4, 5])

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from chiasm.multimodal.jobs import Job
+from chiasm.multimodal.jobs import Job, Refused
 from chiasm.multimodal.processing import process_image, process_video
-from chiasm.multimodal.replies import ForgedReplyError, check_item
+from chiasm.multimodal.replies import ForgedReplyError, check_item, check_refusal
 from chiasm.schema.media import (
     CanvasProcessorSpec,
     CanvasShape,
@@ -144,3 +144,28 @@ def test_nor_does_a_picture_larger_than_any(tmp_path):
             Job("bytes", None, None, small, "a", None),
             tmp_path / "a",
         )
+
+
+JOB = Job("bytes", None, None, QWEN, "a", "field")
+
+
+def test_a_sound_refusal_passes():
+    check_refusal(Refused("the image is 1 x 201 pixels.", "field", 400), JOB)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        Refused("x" * 301, "field", 400),
+        Refused("two\r\nlines", "field", 400),
+        Refused("\x1b[2J", "field", 400),
+        Refused("\N{RIGHT-TO-LEFT OVERRIDE}", "field", 400),
+        Refused("x", "other", 400),
+        Refused("x", "field", 200),
+        Refused("x", "field", 0),
+        Refused("x", "field", 99999),
+    ],
+)
+def test_a_refusal_that_clients_must_not_see_does_not(refused):
+    with pytest.raises(ForgedReplyError):
+        check_refusal(refused, JOB)

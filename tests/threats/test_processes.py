@@ -158,7 +158,7 @@ def test_decoders_are_in_a_sandbox(attacked: Attacked) -> None:
 _ATTEMPTS = """
 import os, socket, subprocess, sys, threading
 from pathlib import Path
-from chiasm.multimodal.sandbox import enter_sandbox, write_only_in
+from chiasm.multimodal.sandbox import confine_files, enter_sandbox
 mine, other = Path(sys.argv[1]), Path(sys.argv[2])
 refused = []
 def attempt(call, *args):
@@ -166,7 +166,7 @@ def attempt(call, *args):
         call(*args)
     except PermissionError:
         refused.append(call.__name__)
-print(write_only_in(mine))
+print(confine_files(mine, [Path(sys.argv[3]), mine / "none"]))
 near, far = socket.socketpair()
 go = threading.Event()
 def from_another_thread():
@@ -193,7 +193,15 @@ for call, *args in (
     (os.truncate, other / "there", 0), (os.symlink, "/", mine / "b"), (os.open, other / "there", os.O_WRONLY),
 ):
     attempt(call, *args)
-print(refused, (other / "there").read_text())
+print(refused)
+refused.clear()
+for path in (other / "there", mine / "a", "/etc/passwd", "/sys/kernel/notes"):
+    attempt(open, path)
+for pid in ("self", os.getppid()):
+    attempt(open, f"/proc/{pid}/environ")
+for path in (other, other.parent, "/proc", "/"):
+    attempt(os.listdir, path)
+print(len(refused), (Path(sys.argv[3]) / "picture").read_text(), os.listdir(mine))
 near.sendall(b"x")
 (mine / "a").unlink()
 mine.rmdir()
@@ -204,10 +212,11 @@ print(far.recv(1))
 @pytest.mark.skipif(sys.platform != "linux", reason="the filter of system calls and Landlock are Linux's")
 def test_a_sandboxed_process_reaches_and_changes_nothing(tmp_path: Path) -> None:
     """Threat: error leaks and decoder RCE (CVE-2026-22778): it can't be undone, and holds for all threads."""
-    folders = [tmp_path / "mine", tmp_path / "other"]
+    folders = [tmp_path / "mine", tmp_path / "other", tmp_path / "media"]
     for folder in folders:
         folder.mkdir()
     (folders[1] / "there").write_text("untouched")
+    (folders[2] / "picture").write_text("picture")
     command = [sys.executable, "-c", _ATTEMPTS, *map(str, folders)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == ""
@@ -218,9 +227,33 @@ def test_a_sandboxed_process_reaches_and_changes_nothing(tmp_path: Path) -> None
         "True",
         "['socket', 'write_text']",
         "['socket', 'connect', 'run', 'kill', 'execv']",
-        "['write_text', 'unlink', 'mkdir', 'truncate', 'symlink', 'open'] untouched",
+        "['write_text', 'unlink', 'mkdir', 'truncate', 'symlink', 'open']",
+        "10 picture ['a']",
         "b'x'",
     ]
+    assert (folders[1] / "there").read_text() == "untouched"
+
+
+_ASK_WHETHER_OTHERS_MAY_LOOK = """
+import ctypes
+from chiasm.config.server import ServerConfig
+from chiasm.errors import UserError
+from chiasm.server.run import serve
+PR_GET_DUMPABLE = 3
+async def start_engine():
+    print(ctypes.CDLL(None).prctl(PR_GET_DUMPABLE, 0, 0, 0, 0))
+    raise UserError("enough")
+serve(ServerConfig(model="any", port=0), start_engine, print)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the setting is Linux's")
+def test_other_processes_can_not_look_into_the_server() -> None:
+    """Threat: error leaks and decoder RCE (CVE-2026-22778): the API's keys are in its memory and environment."""
+    command = [sys.executable, "-c", _ASK_WHETHER_OTHERS_MAY_LOOK]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "0\n"
+    assert done.stderr.endswith("UserError: enough\n")
 
 
 @pytest.mark.parametrize("name", ["PATH", "HOME", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_NUM_THREADS"])

@@ -18,7 +18,7 @@ from chiasm.engine.frontend.rendering import render_conversation
 from chiasm.engine.frontend.template_messages import NAME, Rendered, RenderTemplate
 from chiasm.errors import UserError, refuse
 from chiasm.logs import configure_logging, get_logger
-from chiasm.multimodal.sandbox import enter_sandbox, write_only_in
+from chiasm.multimodal.sandbox import confine_files, enter_sandbox
 
 _MAX_BYTES = 2**29
 _NICENESS = 5
@@ -28,14 +28,14 @@ _log = get_logger(__name__)
 
 def main(runtime_dir: Path) -> None:
     """Render whatever comes."""
-    can_write_less = write_only_in(runtime_dir)
+    is_confined = confine_files(runtime_dir)
     channel: Channel[RenderTemplate] = Channel(runtime_dir, channel_name(NAME), RenderTemplate, is_binding=False)
     channel.send(Rendered())  # ready
     is_sandboxed = False
     while (asked := channel.receive()) is not None:
         if not is_sandboxed:  # only now: the channel has been joined
             is_sandboxed = True
-            if not (enter_sandbox() and can_write_less):
+            if not (enter_sandbox() and is_confined):
                 _log.warning("this system can't keep a template that breaks out from files or the network")
         channel.send(_render(asked))
 
