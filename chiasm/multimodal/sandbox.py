@@ -14,7 +14,7 @@ import platform
 import resource
 import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -23,11 +23,17 @@ _MAX_FILES = 256  # open at a time; the libraries that decode keep some dozens
 _PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_FILTER_FLAG_TSYNC = 1
-_ALLOW, _DENY = 0x7FFF0000, 0x00050000 | errno.EPERM
+_ALLOW, _DENY, _MISSING = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
 _FOREIGN_ABI = 0x40000000  # a bit in the numbers of x32, a second set of calls on x86-64
-# Classic BPF: load a word of the call's description; compare with a number (equal, at least); return.
-_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
-_NUMBER_AT, _ARCHITECTURE_AT = 0, 4  # in struct seccomp_data
+# Classic BPF: load a word of the call's description; compare with a number (equal, at least, a bit of it); return.
+_LOAD, _EQUAL, _AT_LEAST, _HAS_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+# In struct seccomp_data. Of the arguments that are looked at, the system itself reads the low words only.
+_NUMBER_AT, _ARCHITECTURE_AT, _FIRST_AT, _SECOND_AT = 0, 4, 16, 24
+_CLONE_THREAD = 0x10000
+# Commands of fcntl and ioctl by which a descriptor's owner gets signals: F_SETOWN, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP.
+_SET_OWNER = (8, 15, 0x8901, 0x8902)
+
+_Step = tuple[int, int, int, int]
 
 # Landlock (linux/landlock.h): calls, which have one number on all machines, and what they forbid.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -51,11 +57,21 @@ class _Architecture(NamedTuple):
         audit: of the machine.
         seccomp: of the call that sets a filter.
         denied: of calls, by purpose.
+        on_itself: of calls whose first argument is a process: tgkill, prlimit64, sched_setaffinity,
+            sched_setscheduler, sched_setparam, sched_setattr.
+        commands: of fcntl and ioctl, whose second argument is what to do.
+        clone: of the call that starts threads, and processes.
     """
 
     audit: int
     seccomp: int
     denied: dict[str, tuple[int, ...]]
+    on_itself: tuple[int, ...]
+    commands: tuple[int, int]
+    clone: int
+
+
+_CLONE3 = 435  # on all machines; its flags are in memory, which a filter can't read, and libc does without
 
 
 _ARCHITECTURES = {
@@ -64,12 +80,18 @@ _ARCHITECTURES = {
         317,
         {
             "network": (41, 42, 43, 49, 50, 53, 288),  # socket, connect, accept, bind, listen, socketpair, accept4
-            "programs": (59, 322),  # execve, execveat
-            "processes": (62, 101, 200, 310, 311, 312, 424, 438),  # kill, ptrace, tkill, process_vm_*, kcmp, pidfd_*
+            "programs": (57, 58, 59, 322),  # fork, vfork, execve, execveat
+            "processes": (62, 101, 129, 141, 200, 251, 256, 279, 297, 310, 311, 312, 424, 434, 438, 440, 448),
+            # kill, ptrace, rt_sigqueueinfo, setpriority, tkill, ioprio_set, migrate_pages, move_pages,
+            # rt_tgsigqueueinfo, process_vm_*, kcmp, pidfd_*, process_madvise, process_mrelease
+            "shared": (29, 30, 64, 68, 240),  # shmget, shmat, semget, msgget, mq_open
             "system": (155, 165, 166, 175, 248, 249, 250, 272, 298, 308, 313, 321, 323, 425),
             # pivot_root, mount, umount2, init_module, add_key, request_key, keyctl, unshare, perf_event_open, setns,
             # finit_module, bpf, userfaultfd, io_uring_setup
         },
+        (234, 302, 203, 144, 142, 314),
+        (72, 16),
+        56,
     ),
     "aarch64": _Architecture(
         0xC00000B7,
@@ -77,9 +99,13 @@ _ARCHITECTURES = {
         {
             "network": (198, 199, 200, 201, 202, 203, 242),
             "programs": (221, 281),
-            "processes": (117, 129, 130, 270, 271, 272, 424, 438),
+            "processes": (30, 117, 129, 130, 138, 140, 238, 239, 240, 270, 271, 272, 424, 434, 438, 440, 448),
+            "shared": (180, 186, 190, 194, 196),
             "system": (39, 40, 41, 97, 105, 217, 218, 219, 241, 268, 273, 280, 282, 425),
         },
+        (131, 261, 122, 119, 118, 274),
+        (25, 29),
+        220,
     ),
 }
 
@@ -168,7 +194,7 @@ def _filter_calls() -> bool:
     architecture = _ARCHITECTURES.get(platform.machine())
     if platform.system() != "Linux" or architecture is None:
         return False
-    code = _program(architecture)
+    code = _program(architecture, os.getpid())
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         return False
@@ -180,12 +206,31 @@ def _filter_calls() -> bool:
     return bool(status == 0)
 
 
-def _program(architecture: _Architecture) -> bytes:
+def _program(architecture: _Architecture, own_pid: int) -> bytes:
     """The filter: everything is allowed but what is denied, which fails with EPERM."""
     denied = sorted(number for numbers in architecture.denied.values() for number in numbers)
-    # Each comparison jumps over the rest of them to the refusal, which is last.
-    steps = [(_LOAD, 0, 0, _ARCHITECTURE_AT), (_EQUAL, 0, len(denied) + 3, architecture.audit)]
-    steps += [(_LOAD, 0, 0, _NUMBER_AT), (_AT_LEAST, len(denied) + 1, 0, _FOREIGN_ABI)]
-    steps += [(_EQUAL, len(denied) - index, 0, number) for index, number in enumerate(denied)]
-    steps += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _DENY)]
-    return b"".join(struct.pack("HBBI", *step) for step in steps)
+    steps = [(_LOAD, 0, 0, _ARCHITECTURE_AT), (_EQUAL, 1, 0, architecture.audit), (_RETURN, 0, 0, _DENY)]
+    steps += [(_LOAD, 0, 0, _NUMBER_AT)]
+    steps += _if(_AT_LEAST, _FOREIGN_ABI, [(_RETURN, 0, 0, _DENY)])
+    for number in denied:
+        steps += _if(_EQUAL, number, [(_RETURN, 0, 0, _DENY)])
+    for number in architecture.on_itself:
+        steps += _if(_EQUAL, number, _by_argument(_FIRST_AT, _EQUAL, (0, own_pid), _ALLOW, _DENY))
+    for number in architecture.commands:
+        steps += _if(_EQUAL, number, _by_argument(_SECOND_AT, _EQUAL, _SET_OWNER, _DENY, _ALLOW))
+    steps += _if(_EQUAL, architecture.clone, _by_argument(_FIRST_AT, _HAS_BIT, (_CLONE_THREAD,), _ALLOW, _DENY))
+    steps += _if(_EQUAL, _CLONE3, [(_RETURN, 0, 0, _MISSING)])
+    return b"".join(struct.pack("HBBI", *step) for step in (*steps, (_RETURN, 0, 0, _ALLOW)))
+
+
+def _if(test: int, value: int, steps: Sequence[_Step]) -> list[_Step]:
+    """Steps that are taken if the word that is loaded is so, and that return."""
+    return [(test, 0, len(steps), value), *steps]
+
+
+def _by_argument(offset: int, test: int, values: Sequence[int], if_any: int, otherwise: int) -> list[_Step]:
+    """Return the one thing if an argument is any of some values, else the other."""
+    steps: list[_Step] = [(_LOAD, 0, 0, offset)]
+    for value in values:
+        steps += _if(test, value, [(_RETURN, 0, 0, if_any)])
+    return [*steps, (_RETURN, 0, 0, otherwise)]

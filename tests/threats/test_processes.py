@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import os
+import platform
 import re
 import socket
 import stat
@@ -254,6 +255,59 @@ def test_other_processes_can_not_look_into_the_server() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "0\n"
     assert done.stderr.endswith("UserError: enough\n")
+
+
+# Called on a process of somebody else: with a mask of cores, and with a signal of no effect.
+_X86_CALLS = {
+    "kill": (62, "other, 0"), "tkill": (200, "other, 0"), "tgkill": (234, "other, other, 0"),
+    "rt_sigqueueinfo": (129, "other, 0, info"), "rt_tgsigqueueinfo": (297, "other, other, 0, info"),
+    "pidfd_open": (434, "other, 0"), "prlimit64": (302, "other, 7, None, ones"),
+    "sched_setaffinity": (203, "other, 8, ones"), "sched_setscheduler": (144, "other, 0, info"),
+    "sched_setparam": (142, "other, info"), "sched_setattr": (314, "other, info, 0"),
+    "setpriority": (141, "0, other, 19"), "ioprio_set": (251, "1, other, 0"),
+    "process_madvise": (440, "0, None, 0, 0, 0"),
+    "move_pages": (279, "other, 0, None, None, None, 0"), "migrate_pages": (256, "other, 8, ones, ones"),
+    "F_SETOWN": (72, "0, 8, other"), "FIOSETOWN": (16, "0, 0x8901, info"), "fork": (57, ""),
+    "clone": (56, "17, 0, 0, 0, 0"),
+    "shmget": (29, "0, 4096, 0o1600"), "shmat": (30, "0, 0, 0"), "semget": (64, "0, 1, 0o1600"),
+    "msgget": (68, "0, 0o1600"), "mq_open": (240, "b'x', 0, 0, None"),
+    # High bits that the system does not look at do not help.
+    "tgkill of more bits": (234, "other | 1 << 32, other, 0"),
+}  # fmt: skip
+
+_CALLS = """
+import ctypes, errno, os, resource, signal, sys, threading
+from chiasm.multimodal.sandbox import enter_sandbox
+assert enter_sandbox()
+libc = ctypes.CDLL(None, use_errno=True)
+other, info, ones = os.getppid(), ctypes.create_string_buffer(128), ctypes.create_string_buffer(b"\1" + bytes(127))
+info[8:12] = bytes([255] * 4)  # a signal that another process sends
+def call(number, *args):
+    status = libc.syscall(number, *(ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args))
+    return errno.errorcode[ctypes.get_errno()] if status < 0 else "done"
+print({name: call(number, *eval(f"[{args}]")) for name, (number, args) in %r.items()})
+print(call(435, None, 0))
+thread = threading.Thread(target=print, args=("thread",))
+thread.start()
+thread.join()
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+os.sched_setaffinity(0, os.sched_getaffinity(0))
+signal.signal(signal.SIGUSR1, lambda *_: print("signal"))
+signal.raise_signal(signal.SIGUSR1)
+os.fork()
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of calls are those of x86-64")
+def test_a_sandboxed_process_touches_no_other() -> None:
+    """Threat: error leaks and decoder RCE (CVE-2026-22778): every way to signal, slow or start a process."""
+    done = subprocess.run(
+        [sys.executable, "-c", _CALLS % _X86_CALLS], capture_output=True, text=True, timeout=60, check=False
+    )
+    first, *others = done.stdout.splitlines()
+    assert first == str(dict.fromkeys(_X86_CALLS, "EPERM")), done.stderr
+    assert others == ["ENOSYS", "thread", "signal"]
+    assert done.stderr.endswith("PermissionError: [Errno 1] Operation not permitted\n")
 
 
 @pytest.mark.parametrize("name", ["PATH", "HOME", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_NUM_THREADS"])
