@@ -107,7 +107,7 @@ class PreprocessPool:
             while True:
                 await self._serve_one(worker)
         finally:
-            worker.stop()
+            await worker.stop()
 
     async def _serve_one(self, worker: WorkerProcess) -> None:
         # A function of its own, so that the last picture is not kept while the worker waits for the next.
@@ -159,7 +159,7 @@ async def _do(worker: WorkerProcess, pending: _PendingJob, timeout: float) -> No
         raise
     except ForgedReplyError as error:
         _logger.warning("%s", error)
-        worker.replace()
+        await worker.replace()
         pending.fail(crashed(pending.job))
     except Exception as error:
         pending.fail(error)
@@ -168,7 +168,7 @@ async def _do(worker: WorkerProcess, pending: _PendingJob, timeout: float) -> No
 async def _give_up(worker: WorkerProcess, running: asyncio.Future[Reply]) -> None:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    worker.replace()
+    await worker.replace()
 
 
 def _item_of(reply: Reply, pending: _PendingJob) -> ProcessedItem:

@@ -85,42 +85,39 @@ class WorkerProcess:
             WorkerStartError: if no worker can be started.
         """
         if self._connection and self._child and self._child.poll() is not None:
-            self.replace()  # it ended between jobs: not this item's fault
+            await self.replace()  # it ended between jobs: not this item's fault
         connection = self._connection or await self._connect()
         try:
             async with asyncio.timeout(timeout):
                 return await _exchange(connection, job, payload)
         except TimeoutError as error:
-            self.replace()
+            await self.replace()
             message = f"the {job.noun} took longer than {timeout:g} seconds to decode."
             raise UserError(message, param=job.param) from error
         except (ConnectionError, EOFError, msgspec.MsgspecError) as error:
-            self.replace()
+            await self.replace()
             raise crashed(job) from error
 
-    def replace(self) -> None:
+    async def replace(self) -> None:
         """Kill the worker and start another, not only with the next job, so that it gets ready meanwhile."""
         _logger.warning("preprocessing worker %s is replaced", self.pid)
-        self.stop()
+        await self.stop()
         try:
             self.start()
         except OSError:  # no processes or descriptors to be had now: the next job tries again
             _logger.exception("a preprocessing worker can't be started")
-            self.stop()
+            await self.stop()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Kill the worker, which holds nothing worth saving, and remove its socket. Stopping twice does no harm."""
         if self._connection:
             self._connection.close()
             self._connection = None
         self._stop_listening()
-        if self._child:
-            self._child.kill()
-            try:
-                self._child.wait(_KILL_GRACE)
-            except subprocess.TimeoutExpired:  # stuck in the kernel, on a dead file server for example
-                _logger.warning("preprocessing worker %d does not end", self._child.pid)
-            self._child = None
+        child, self._child = self._child, None
+        if child:
+            child.kill()
+            await asyncio.to_thread(_reap, child)  # dying takes time, and this is the server's event loop
 
     async def _connect(self) -> socket.socket:
         try:
@@ -129,7 +126,7 @@ class WorkerProcess:
             async with asyncio.timeout(_START_TIMEOUT):
                 self._connection = await self._accept()
         except (TimeoutError, OSError) as error:
-            self.stop()
+            await self.stop()
             raise WorkerStartError("a preprocessing worker can't be started; the log says why.") from error
         self._stop_listening()
         return self._connection
@@ -154,6 +151,13 @@ class WorkerProcess:
             Path(self._listener.getsockname()).unlink(missing_ok=True)
             self._listener.close()
             self._listener = None
+
+
+def _reap(child: Child) -> None:
+    try:
+        child.wait(_KILL_GRACE)
+    except subprocess.TimeoutExpired:  # stuck in the kernel, on a dead file server for example
+        _logger.warning("preprocessing worker %d does not end", child.pid)
 
 
 async def _exchange(connection: socket.socket, job: Job, payload: bytes) -> Reply:

@@ -369,6 +369,26 @@ class TestTrouble:
         assert is_gone(pid)
         running.close()
 
+    def test_the_loop_runs_on_while_a_killed_worker_dies(self, running, monkeypatch):
+        discard_pixels(running.process(MediaSource("bytes", noise())))
+        (worker,) = running.pool._workers
+        reap = worker_process._reap
+
+        def reap_late(child):
+            time.sleep(0.3)
+            reap(child)
+
+        monkeypatch.setattr(worker_process, "_reap", reap_late)
+
+        async def tick_while_replacing():
+            replacing, ticks = asyncio.create_task(worker.replace()), 0
+            while not replacing.done():
+                await asyncio.sleep(0.01)
+                ticks += 1
+            return ticks
+
+        assert running.run(tick_while_replacing()) >= 3
+
     def test_videos_have_a_time_limit_of_their_own(self, tmp_path):
         running = Running(tmp_path, num_workers=1, video_timeout=0.3)
         discard_pixels(running.process(MediaSource("bytes", noise())))
