@@ -23,6 +23,7 @@ import torch
 from PIL import Image
 
 from chiasm.dist.children import die_with_parent
+from chiasm.dist.sandbox import confine_files, enter_sandbox
 from chiasm.errors import OverloadedError, UserError
 from chiasm.logs import configure_logging, get_logger
 from chiasm.multimodal.decode import decode_image
@@ -31,7 +32,6 @@ from chiasm.multimodal.jobs import PREFIX, Done, Failed, Full, Job, Refused, Rep
 from chiasm.multimodal.local_files import read_local_file
 from chiasm.multimodal.processing import Frame, process_image, process_video
 from chiasm.multimodal.sampling import sample_frames
-from chiasm.multimodal.sandbox import confine_files, enter_sandbox
 from chiasm.schema.media import UNKNOWN_FPS, FrameTimes, ImageProcessorSpec, ProcessedItem, VideoProcessorSpec
 
 _NICENESS = 10

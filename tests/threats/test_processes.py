@@ -159,7 +159,7 @@ def test_decoders_are_in_a_sandbox(attacked: Attacked) -> None:
 _ATTEMPTS = """
 import os, socket, subprocess, sys, threading
 from pathlib import Path
-from chiasm.multimodal.sandbox import confine_files, enter_sandbox
+from chiasm.dist.sandbox import confine_files, enter_sandbox
 mine, other = Path(sys.argv[1]), Path(sys.argv[2])
 refused = []
 def attempt(call, *args):
@@ -277,7 +277,7 @@ _X86_CALLS = {
 
 _CALLS = """
 import ctypes, errno, os, resource, signal, sys, threading
-from chiasm.multimodal.sandbox import enter_sandbox
+from chiasm.dist.sandbox import enter_sandbox
 assert enter_sandbox()
 libc = ctypes.CDLL(None, use_errno=True)
 other, info, ones = os.getppid(), ctypes.create_string_buffer(128), ctypes.create_string_buffer(b"\1" + bytes(127))

@@ -13,12 +13,12 @@ from pathlib import Path
 from chiasm.dist.bounded_worker import channel_name
 from chiasm.dist.channel import Channel
 from chiasm.dist.children import die_with_parent
+from chiasm.dist.sandbox import confine_files, enter_sandbox
 from chiasm.engine.frontend.chat_template import ChatTemplate
 from chiasm.engine.frontend.rendering import render_conversation
 from chiasm.engine.frontend.template_messages import NAME, Rendered, RenderTemplate
 from chiasm.errors import UserError, refuse
 from chiasm.logs import configure_logging, get_logger
-from chiasm.multimodal.sandbox import confine_files, enter_sandbox
 
 _MAX_BYTES = 2**29
 _NICENESS = 5

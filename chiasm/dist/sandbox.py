@@ -1,4 +1,4 @@
-"""What a preprocessing process gives up before it meets a hostile file, and can't take back.
+"""What a process that meets hostile input gives up before it does, and can't take back.
 
 The network, other programs and other processes go by a filter of system calls (seccomp, Linux on x86-64 and arm64),
 writing anywhere but in one folder, and reading anything but libraries, by Landlock (Linux 5.13). Other processes'
