@@ -40,3 +40,10 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     print("|" + "---|" * len(columns))
     for row in rows:
         print("| " + " | ".join(row) + " |")
+
+
+def print_faults(faults: Sequence[str], shown: int = 50) -> None:
+    """How many there are, and the first of them."""
+    print(f"\n{len(faults)} faults")
+    for fault in faults[:shown]:
+        print(f"- {fault}")

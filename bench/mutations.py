@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bench.idle import await_idle
-from bench.measure import print_table
+from bench.measure import print_faults, print_table
 from bench.mutants import Mutant, Mutator
-from bench.resident import Resident, growth, sample
+from bench.resident import Resident, print_growth, sample
 from bench.serving import BenchServer
 from bench.soak import bad_log_lines
 from bench.soak_requests import CHAT, chat, media, picture_url, says, text, text_of
@@ -126,15 +126,8 @@ def report(outcome: Outcome, limit: float) -> None:
         [kind, *(str(counts[status] or "") for status in seen)] for kind, counts in sorted(outcome.statuses.items())
     ]
     print_table("Statuses; 0 is a connection that ended without any", ("mutated", *map(str, seen)), rows)
-    grown = growth(outcome.samples)
-    rows = [[name, f"{g.first:.0f}", f"{g.last:.0f}", f"{g.slope:+.1f}"] for name, g in grown.items()]
-    columns = ("process", "after a third, MiB", "at the end, MiB", "slope, MiB for 1,000 requests")
-    print_table("Resident memory", columns, rows)
-    if grown["all"].last - grown["all"].first > limit:
-        outcome.faults.append(f"memory grew by {grown['all'].last - grown['all'].first:.0f} MiB, above {limit:g}")
-    print(f"\n{len(outcome.faults)} faults")
-    for fault in outcome.faults[:50]:
-        print(f"- {fault}")
+    outcome.faults += print_growth(outcome.samples, limit)
+    print_faults(outcome.faults)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

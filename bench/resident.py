@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 
+from bench.measure import print_table
+
 _ROLES = {
     "chiasm.engine.core.main": "core",
     "chiasm.engine.executor.rank_main": "rank",
@@ -70,3 +72,13 @@ def growth(samples: Sequence[Resident], warm_share: float = 1 / 3) -> dict[str, 
 
 def _slope(done: Sequence[float], values: Sequence[float]) -> float:
     return float(np.polyfit(done, values, 1)[0]) if len(set(done)) > 1 else 0.0
+
+
+def print_growth(samples: Sequence[Resident], limit: float) -> list[str]:
+    """Print how memory grew; returns a fault if all processes together grew by more than ``limit`` MiB."""
+    grown = growth(samples)
+    rows = [[name, f"{g.first:.0f}", f"{g.last:.0f}", f"{g.slope:+.1f}"] for name, g in grown.items()]
+    columns = ("process", "after a third, MiB", "at the end, MiB", "slope, MiB for 1,000 requests")
+    print_table("Resident memory", columns, rows)
+    together = grown["all"].last - grown["all"].first
+    return [f"memory grew by {together:.0f} MiB, above {limit:g}"] if together > limit else []

@@ -23,9 +23,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from bench.idle import await_idle
-from bench.measure import print_table
+from bench.measure import print_faults, print_table
 from bench.media_host import MediaHost
-from bench.resident import Resident, growth, sample
+from bench.resident import Resident, print_growth, sample
 from bench.serving import BenchServer
 from bench.soak_requests import (
     CHAT,
@@ -148,15 +148,8 @@ def report(outcome: Outcome, limit: float) -> None:
     rate = outcome.done / outcome.seconds
     print(f"{outcome.done} requests in {outcome.seconds:.0f} s, {rate:.1f} a second")
     print_table("Requests", ("kind", "number"), [[kind, str(n)] for kind, n in sorted(outcome.counts.items())])
-    grown = growth(outcome.samples)
-    rows = [[name, f"{g.first:.0f}", f"{g.last:.0f}", f"{g.slope:+.1f}"] for name, g in grown.items()]
-    columns = ("process", "after a third, MiB", "at the end, MiB", "slope, MiB for 1,000 requests")
-    print_table("Resident memory", columns, rows)
-    if grown["all"].last - grown["all"].first > limit:
-        outcome.faults.append(f"memory grew by {grown['all'].last - grown['all'].first:.0f} MiB, above {limit:g}")
-    print(f"\n{len(outcome.faults)} faults")
-    for fault in outcome.faults[:50]:
-        print(f"- {fault}")
+    outcome.faults += print_growth(outcome.samples, limit)
+    print_faults(outcome.faults)
 
 
 async def run(options: argparse.Namespace, serve_arguments: Sequence[str]) -> Outcome:
