@@ -35,3 +35,17 @@ def client(server: RunningServer) -> Iterator[openai.OpenAI]:
     """OpenAI's client, unmodified."""
     with client_of(server) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def _shared_tool_server() -> Iterator[RunningServer]:
+    with RunningServer(enable_auto_tool_choice=True, tool_call_parser="hermes", reasoning_parser="qwen3") as server:
+        yield server
+
+
+@pytest.fixture
+def tool_server(_shared_tool_server: RunningServer) -> Iterator[RunningServer]:
+    """A server that reads calls and reasoning, as new."""
+    with as_new(_shared_tool_server):
+        _shared_tool_server.engine.added_tokens = {}
+        yield _shared_tool_server

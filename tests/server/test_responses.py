@@ -25,7 +25,7 @@ from chiasm.engine.frontend.messages import parse_messages
 from chiasm.errors import EngineDeadError, UserError
 from chiasm.schema.chat import ChatMessage, ImagePart, TextPart
 from tests.server.fake_engine import FakeEngine, conversation_defaults
-from tests.server.running import RunningServer, as_new, client_of
+from tests.server.running import RunningServer, client_of
 from tests.server.test_tools import CALLS, say
 
 MODEL = "org/fake-vl"
@@ -39,18 +39,6 @@ WEATHER: dict[str, Any] = {
 NOW: dict[str, Any] = {"type": "function", "name": "now"}
 THOUGHT_AND_CALLS = "<think>\nHm.\n</think>\n\n" + CALLS
 _EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-
-
-@pytest.fixture(scope="module")
-def _tool_server() -> Iterator[RunningServer]:
-    with RunningServer(enable_auto_tool_choice=True, tool_call_parser="hermes", reasoning_parser="qwen3") as server:
-        yield server
-
-
-@pytest.fixture
-def tool_server(_tool_server: RunningServer) -> Iterator[RunningServer]:
-    with as_new(_tool_server):
-        yield _tool_server
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from chiasm.errors import UserError
 from chiasm.schema.chat import AddedToken
 from chiasm.schema.structured import Thinking
 from tests.server.fake_engine import FakeEngine
-from tests.server.running import RunningServer, as_new, client_of
+from tests.server.running import RunningServer, client_of
 from tests.server.test_chat import events_of
 
 WEATHER: dict[str, Any] = {
@@ -34,19 +34,6 @@ CALLS = (
     'I look.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>\n'
     '<tool_call>\n{"name": "now"}\n</tool_call>'
 )
-
-
-@pytest.fixture(scope="module")
-def _tool_server() -> Iterator[RunningServer]:
-    with RunningServer(enable_auto_tool_choice=True, tool_call_parser="hermes", reasoning_parser="qwen3") as server:
-        yield server
-
-
-@pytest.fixture
-def tool_server(_tool_server: RunningServer) -> Iterator[RunningServer]:
-    with as_new(_tool_server):
-        _tool_server.engine.added_tokens = {}
-        yield _tool_server
 
 
 @pytest.fixture
