@@ -161,13 +161,12 @@ async def http_get(
         CostlyHostError: as soon as headers are too long, or a body's pieces too many for their size.
     """
     url = httpcore2.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.target)
-    headers = [("Host", target.host_header), *_HEADERS]
-    head = _HeadLimit()
+    headers, head = [("Host", target.host_header), *_HEADERS], _HeadLimit()
     backend = _PinnedBackend(addresses, dialer or httpcore2.AnyIOBackend(), head)
-    ssl_context = ssl_context or _system_ssl_context()
+    context = ssl_context or _system_ssl_context()
     try:
         async with (
-            httpcore2.AsyncHTTPConnection(url.origin, ssl_context=ssl_context, network_backend=backend) as connection,
+            httpcore2.AsyncHTTPConnection(url.origin, ssl_context=context, network_backend=backend) as connection,
             connection.stream("GET", url, headers=headers) as response,
         ):
             head.is_over = True

@@ -48,6 +48,12 @@ class ServerMetrics:
         self.e2e_request_latency = self._histogram(
             "e2e_request_latency_seconds", "From the request's arrival to its end.", _REQUEST_BUCKETS
         )
+        self._add_stages()
+        self._add_counters()
+        self.registry.register(_LiveCollector(engine, admission))
+        ProcessCollector(registry=self.registry)
+
+    def _add_stages(self) -> None:
         self.fetch_time = self._stage("request_fetch_time_seconds", "Until the bytes of a prompt's media are here.")
         self.preprocess_time = self._stage(
             "request_preprocess_time_seconds", "Decoding and resizing media, waiting for room for them, tokenising."
@@ -60,6 +66,8 @@ class ServerMetrics:
         self.decode_time = self._histogram(
             "request_decode_time_seconds", "From its first token to its last.", _REQUEST_BUCKETS
         )
+
+    def _add_counters(self) -> None:
         self.request_success = Counter(
             "chiasm:request_success", "Answers that ended, by reason.", ["finished_reason"], registry=self.registry
         )
@@ -72,8 +80,6 @@ class ServerMetrics:
         )
         for reason in get_args(Shortage):
             self._rejections.labels(reason)
-        self.registry.register(_LiveCollector(engine, admission))
-        ProcessCollector(registry=self.registry)
 
     def count_rejection(self, error: OverloadedError) -> None:
         """A request was refused because of load."""
