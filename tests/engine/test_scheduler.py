@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from chiasm.engine.scheduler.encoder_policy import NUM_RESTS
@@ -500,6 +500,28 @@ _STEP_SECONDS = st.sampled_from([None, 1e-12, 5e-5, 1e-4, 3e-4])
     followers=st.sampled_from([0, 1]),
     token_seconds=st.sampled_from([0.0, 1e-5, 1e-3]),
     scores_every=st.sampled_from([1, 2, 100]),
+)
+@example(  # one that gave way finds all but its newest token in the prefix cache, and its images nowhere
+    described=[
+        (1, [], 1, 0, None),
+        (4, [[("u", 0)], [("u", 0)]], 8, 0, None),
+        (20, [[("u", 0)], [("u", 0), ("y", 0)]], 3, 0, None),
+    ],
+    num_blocks=12,
+    num_seqs=2,
+    tokens=15,
+    patches=4,
+    step_seconds=None,
+    step_patches=16,
+    encoder_rows=6,
+    kept_rows=0,
+    caches=True,
+    failing="",
+    failing_stage=0,
+    attends=True,
+    followers=0,
+    token_seconds=0.0,
+    scores_every=100,
 )
 def test_everything_adds_up_whatever_comes(
     described: list[tuple[int, list[list[tuple[str, int]]], int, int, int | None]],

@@ -88,9 +88,13 @@ class Sequence:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether its next token needs one more computed, and no more of its prompt."""
+        """Whether it runs, and its next token needs one more computed, and no more of its prompt.
+
+        One that gave way and finds all else in the prefix cache doesn't decode yet: it let go of its units.
+        """
         num_tokens = len(self.token_ids)
-        return num_tokens > self.num_prompt_tokens and num_tokens - self.num_computed_tokens == 1
+        is_last = num_tokens > self.num_prompt_tokens and num_tokens - self.num_computed_tokens == 1
+        return is_last and self.is_known_to_ranks
 
     def block_hashes(self, num_blocks: int, block_size: int) -> Seq[bytes]:
         """Hashes of its first ``num_blocks`` full blocks."""
