@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chiasm.cli.bench_serve import bench_serve
 from chiasm.cli.files import check_writable, write_file
 from chiasm.cli.latency import latency
 from chiasm.cli.option_groups import option, with_option_groups
@@ -37,6 +38,7 @@ def _group() -> None:
 
 
 bench_app.command()(latency)
+bench_app.command("serve")(bench_serve)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Load on an OpenAI-compatible server over HTTP, and what came of it."""

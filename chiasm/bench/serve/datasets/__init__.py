@@ -1,0 +1,1 @@
+"""Where the requests of a load come from."""

@@ -1,0 +1,17 @@
+"""The charts that the built-in model reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+from chiasm.bench.serve.sample import Sample, image_url, media_part, text_part
+from chiasm.evals.charts.examples import held_out_seed, make_example
+
+
+def chart_samples(seed: int, output_len: int) -> Iterator[Sample]:
+    """Questions about drawn charts, without end; the same seed gives the same ones."""
+    for index in count(seed):
+        example = make_example(held_out_seed(index))
+        pictures = [media_part("image", image_url(image, "PNG")) for image in example.images]
+        yield Sample([*pictures, text_part(example.question)], output_len)

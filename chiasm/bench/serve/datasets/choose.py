@@ -1,0 +1,84 @@
+"""The requests of a load by the name of their data set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from pathlib import Path
+from random import Random
+from typing import Literal
+
+from chiasm.bench.serve.datasets.charts import chart_samples
+from chiasm.bench.serve.datasets.custom import custom_samples
+from chiasm.bench.serve.datasets.published import arena_samples, sharegpt4v_samples
+from chiasm.bench.serve.datasets.random_media import RandomMedia
+from chiasm.bench.serve.sample import Sample
+from chiasm.errors import UserError, refuse
+
+DatasetName = Literal["charts", "hf", "sharegpt4v", "random-mm", "custom"]
+
+_MADE = ("charts", "random-mm")
+_HF_NAMES = ("lmarena-ai/VisionArena-Chat", "lmarena-ai/vision-arena-bench-v0.1")
+_DEFAULT_LENGTHS = {"charts": 24, "hf": 128, "sharegpt4v": 128, "random-mm": 128, "custom": 256}
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Which requests.
+
+    Attributes:
+        name: of the data set.
+        path: where it lies; those that are made have none.
+        hf_name: whose form a local copy for ``hf`` has.
+        split: of a published one.
+        image_folder: of ``sharegpt4v``.
+        output_len: most tokens of an answer; by the data set if None.
+        random: what ``random-mm`` draws.
+        oversample: whether to begin again where there are fewer requests than wanted.
+        shuffle: whether those of a file come in an order drawn by lot.
+    """
+
+    name: DatasetName
+    path: str | None = None
+    hf_name: str | None = None
+    split: str = "train"
+    image_folder: Path | None = None
+    output_len: int | None = None
+    random: RandomMedia = field(default_factory=RandomMedia)
+    oversample: bool = True
+    shuffle: bool = False
+
+    def take(self, count: int, seed: int) -> list[Sample]:
+        """So many requests.
+
+        Raises:
+            UserError: if the data set can't be read, is empty, or has too few of them.
+        """
+        own = self._samples(seed)
+        if self.name in _MADE:
+            return list(islice(own, count))
+        found = list(own) if self.shuffle else list(islice(own, count))
+        if self.shuffle:
+            Random(seed).shuffle(found)
+        if not found:
+            raise UserError(f"Data set {self.path} is empty.", param="dataset_path")
+        if len(found) < count and not self.oversample:
+            refuse("num_prompts", count, f"at most the {len(found)} requests of {self.path} with --no-oversample")
+        return list(islice(cycle(found), count))
+
+    def _samples(self, seed: int) -> Iterator[Sample]:
+        length = self.output_len or _DEFAULT_LENGTHS[self.name]
+        if self.name in _MADE:
+            if self.path is not None:
+                refuse("dataset_path", self.path, f"left out with --dataset-name {self.name}")
+            return chart_samples(seed, length) if self.name == "charts" else self.random.samples(seed)
+        if self.path is None:
+            raise UserError(f"--dataset-name {self.name} needs --dataset-path.", param="dataset_path")
+        if self.name == "custom":
+            return custom_samples(self.path, length)
+        if self.name == "sharegpt4v":
+            return sharegpt4v_samples(self.path, self.image_folder, length)
+        if (self.hf_name or _HF_NAMES[0]) not in _HF_NAMES:
+            refuse("hf_name", self.hf_name, f"one of {', '.join(_HF_NAMES)}")
+        return arena_samples(self.path, self.split, length)

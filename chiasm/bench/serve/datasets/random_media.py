@@ -1,0 +1,155 @@
+"""Pictures and videos of noise, of sizes and in numbers drawn by lot: ``random-mm`` of vLLM's benchmark."""
+
+from __future__ import annotations
+
+import ast
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import av
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from chiasm.bench.serve.sample import Sample, data_url, image_url, media_part, text_part
+from chiasm.errors import refuse
+
+_WORDS = ("a", "of", "to", "in", "is", "on", "by", "it", "or", "be", "at", "as", "an", "we", "us", "if")
+_FPS = 2
+_MAX_SIDE = 8192
+_MAX_FRAMES = 4096
+
+
+class Bucket(NamedTuple):
+    """A size that is drawn with some probability; more than one frame is a video.
+
+    Attributes:
+        height: in pixels.
+        width: in pixels.
+        num_frames: 1 for an image.
+    """
+
+    height: int
+    width: int
+    num_frames: int
+
+    @property
+    def kind(self) -> str:
+        """``image`` or ``video``."""
+        return "image" if self.num_frames == 1 else "video"
+
+
+DEFAULT_BUCKETS: Mapping[Bucket, float] = {Bucket(256, 256, 1): 0.5, Bucket(720, 1280, 1): 0.5}
+DEFAULT_LIMITS: Mapping[str, int] = {"image": 255, "video": 1}
+
+
+@dataclass(frozen=True)
+class RandomMedia:
+    """What is drawn.
+
+    Attributes:
+        input_len: words of text in a prompt, each a token with most tokenizers.
+        output_len: most tokens of an answer.
+        range_ratio: lengths are drawn evenly from ``[(1 - r) * length, (1 + r) * length]``.
+        items: pictures and videos in a prompt.
+        items_range_ratio: likewise of ``items``.
+        limits: most items of a kind in a prompt.
+        buckets: sizes and their probabilities, which needn't sum to 1.
+
+    Raises:
+        UserError: for a value out of range, naming the flag.
+    """
+
+    input_len: int = 1024
+    output_len: int = 128
+    range_ratio: float = 0.0
+    items: int = 1
+    items_range_ratio: float = 0.0
+    limits: Mapping[str, int] = field(default_factory=lambda: DEFAULT_LIMITS)
+    buckets: Mapping[Bucket, float] = field(default_factory=lambda: DEFAULT_BUCKETS)
+
+    def __post_init__(self) -> None:
+        """Check."""
+        for name in ("range_ratio", "items_range_ratio"):
+            if not 0 <= getattr(self, name) <= 1:
+                refuse(f"random_{name}", getattr(self, name), "in [0, 1]")
+        if not any(share > 0 for share in self.buckets.values()):
+            refuse("random_mm_bucket_config", list(self.buckets.values()), "probabilities of which one is above 0")
+
+    def samples(self, seed: int) -> Iterator[Sample]:
+        """Requests without end; the same seed gives the same ones."""
+        rng = np.random.default_rng(seed)
+        while True:
+            words = rng.choice(_WORDS, self._length(rng, self.input_len, self.range_ratio))
+            media = [self._item(bucket, rng) for bucket in self._draw(rng)]
+            length = max(1, self._length(rng, self.output_len, self.range_ratio))
+            yield Sample([text_part(" ".join(words)), *media], length)
+
+    @staticmethod
+    def _length(rng: np.random.Generator, length: int, ratio: float) -> int:
+        return int(rng.integers(int(length * (1 - ratio)), int(length * (1 + ratio)) + 1))
+
+    def _draw(self, rng: np.random.Generator) -> list[Bucket]:
+        left = dict(self.limits)
+        drawn = []
+        for _ in range(self._length(rng, self.items, self.items_range_ratio)):
+            open_to = {bucket: share for bucket, share in self.buckets.items() if share > 0 and left.get(bucket.kind)}
+            if not open_to:
+                break
+            shares = np.array(list(open_to.values()))
+            bucket = list(open_to)[int(rng.choice(len(shares), p=shares / shares.sum()))]
+            left[bucket.kind] -= 1
+            drawn.append(bucket)
+        return drawn
+
+    @staticmethod
+    def _item(bucket: Bucket, rng: np.random.Generator) -> dict[str, Any]:
+        frames = rng.integers(0, 256, (bucket.num_frames, bucket.height, bucket.width, 3), dtype=np.uint8)
+        if bucket.kind == "image":
+            return media_part("image", image_url(Image.fromarray(frames[0])))
+        return media_part("video", data_url("video/mp4", _encoded(frames)))
+
+
+def _encoded(frames: npt.NDArray[np.uint8]) -> bytes:
+    """An MP4 file; sides are cut to even numbers, which the pixel format needs."""
+    frames = frames[:, : frames.shape[1] // 2 * 2, : frames.shape[2] // 2 * 2]
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as container:
+        stream: Any = container.add_stream("mpeg4", rate=_FPS)
+        stream.pix_fmt = "yuv420p"
+        stream.height, stream.width = frames.shape[1:3]
+        for pixels in frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")))
+        container.mux(stream.encode())
+    return file.getvalue()
+
+
+def parse_buckets(text: str) -> dict[Bucket, float]:
+    """A bucket table as users of vLLM write it: ``{(256, 256, 1): 0.5, (720, 1280, 16): 0.5}``.
+
+    Raises:
+        UserError: if it is none.
+    """
+    try:
+        table = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        table = None
+    if not isinstance(table, dict) or not table:
+        refuse("random_mm_bucket_config", text, "a table such as {(256, 256, 1): 0.5, (720, 1280, 16): 0.5}")
+    return {_bucket(key): _share(share) for key, share in table.items()}
+
+
+def _bucket(key: object) -> Bucket:
+    is_size = isinstance(key, tuple) and len(key) == 3 and all(type(value) is int for value in key)
+    if not is_size or not (min(key[:2]) >= 1 and max(key[:2]) <= _MAX_SIDE and 1 <= key[2] <= _MAX_FRAMES):  # type: ignore[index]
+        limit = f"keys (height, width, frames), sides up to {_MAX_SIDE}, frames up to {_MAX_FRAMES}"
+        refuse("random_mm_bucket_config", key, limit)
+    return Bucket(*key)  # type: ignore[misc]
+
+
+def _share(share: object) -> float:
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        return refuse("random_mm_bucket_config", share, "probabilities in [0, 1]")
+    return float(share)

@@ -1,0 +1,87 @@
+"""Sends the requests of a benchmark when they are due, and gathers what comes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from chiasm.bench.serve.arrivals import Arrivals
+from chiasm.bench.serve.client import ChatClient
+from chiasm.bench.serve.metrics import Outcome
+from chiasm.bench.serve.sample import Sample
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is put on a server.
+
+    Attributes:
+        model: as the server calls it.
+        samples: the requests in order.
+        arrivals: when they come.
+        max_concurrency: requests under way at a time; those that are due wait in the client, outside of their times.
+        seed: of the arrivals.
+        fields: further ones of every request's body, such as ``temperature``.
+    """
+
+    model: str
+    samples: Sequence[Sample]
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    max_concurrency: int | None = None
+    seed: int = 0
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def body(self, sample: Sample) -> bytes:
+        """The JSON of a request."""
+        return msgspec.json.encode(
+            {
+                "model": self.model,
+                "messages": [{"role": "user", "content": sample.content}],
+                "max_completion_tokens": sample.output_len,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+                **self.fields,
+            }
+        )
+
+
+async def put_load(client: ChatClient, load: Load, done: Callable[[Outcome], None]) -> tuple[list[Outcome], float]:
+    """Send everything.
+
+    Args:
+        client: of the server.
+        load: to be sent.
+        done: is told of each request that has ended.
+
+    Returns:
+        What came of each request, in the order of the samples, and the seconds that all took.
+    """
+    times = load.arrivals.times(len(load.samples), np.random.default_rng(load.seed))
+    places: AbstractAsyncContextManager[Any] = nullcontext()
+    if load.max_concurrency is not None:
+        places = asyncio.Semaphore(load.max_concurrency)
+    start = time.perf_counter()
+    prefix = f"bench-{load.seed}-{time.time_ns():x}"
+
+    async def send(index: int, sample: Sample) -> Outcome:
+        outcome, due = Outcome(), time.perf_counter()
+        async with places:
+            body = load.body(sample)
+            outcome.queued = time.perf_counter() - due
+            await client.ask(body, f"{prefix}-{index}", outcome)
+        done(outcome)
+        return outcome
+
+    async with asyncio.TaskGroup() as tasks:
+        sent = []
+        for index, sample in enumerate(load.samples):
+            await asyncio.sleep(max(0.0, start + times[index] - time.perf_counter()))
+            sent.append(tasks.create_task(send(index, sample)))
+    return [task.result() for task in sent], time.perf_counter() - start

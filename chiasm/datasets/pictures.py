@@ -1,0 +1,56 @@
+"""Pictures as data sets hold them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from pathlib import Path
+
+from PIL import Image, UnidentifiedImageError
+
+from chiasm.errors import UserError, shorten
+
+_DATA_URL = "data:"
+
+
+def read_picture(value: object, folder: Path | None = None) -> Image.Image:
+    """A picture.
+
+    Args:
+        value: one of the hub's form (an object with ``bytes`` or ``path``), bytes, a ``data:`` URL, base64, the path
+            of a file, or a picture already.
+        folder: relative paths begin here.
+
+    Raises:
+        UserError: if it is none of these, or no picture.
+    """
+    if isinstance(value, Image.Image):
+        return value
+    try:
+        return Image.open(io.BytesIO(_bytes_of(value, folder)))
+    except (UnidentifiedImageError, OSError) as error:
+        raise UserError(f"not a picture that can be read: {shorten(value)}", param="dataset_path") from error
+
+
+def _bytes_of(value: object, folder: Path | None) -> bytes:
+    if isinstance(value, dict):
+        value = value.get("bytes") or value.get("path") or value
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, str):
+        raise UserError(f"not a picture: {shorten(value)}", param="dataset_path")
+    if value.startswith(_DATA_URL):
+        return _decoded(value.partition(",")[2])
+    path = (folder or Path()) / value
+    if len(value) < 4096 and path.is_file():
+        return path.read_bytes()
+    return _decoded(value)
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        message = f"neither a file nor base64: {shorten(text)}"
+        raise UserError(message, param="dataset_path") from error
