@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from chiasm.bench.settings import llm_settings
 from chiasm.config.engine import EngineConfig
 from chiasm.llm.offline import LLM
 from chiasm.schema.facts import ModelFacts
@@ -102,7 +103,7 @@ def measure_latency(
     Raises:
         UserError: if the model, a setting or the batch is at fault.
     """
-    with LLM(config.model, chat_template=chat_template, **_settings(config)) as llm:
+    with LLM(config.model, chat_template=chat_template, **llm_settings(config)) as llm:
         seconds = list(_time_batches(llm, batch, num_warm + num_timed))[num_warm:]
         profile = None
         if profile_folder is not None:
@@ -132,10 +133,3 @@ def _answer(llm: LLM, batch: Batch, prompts: list[dict[str, Any]]) -> None:
     sampling = SamplingParams(temperature=0.0, max_tokens=batch.output_len, ignore_eos=True)
     for output in llm.generate(prompts, sampling, use_tqdm=False):
         assert len(output.outputs[0].token_ids) == batch.output_len, output.outputs[0].finish_reason
-
-
-def _settings(config: EngineConfig) -> dict[str, Any]:
-    """As keyword arguments of ``LLM``, which has defaults of its own for what is None."""
-    own = {name: getattr(config, name) for name in config.__struct_fields__ if name not in ("model", "media")}
-    media = {name: getattr(config.media, name) for name in config.media.__struct_fields__}
-    return {name: value for name, value in {**own, **media}.items() if value is not None}

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chiasm.cli.bench_compare import compare, modes
 from chiasm.cli.bench_serve import bench_serve
+from chiasm.cli.bench_throughput import throughput
 from chiasm.cli.files import check_writable, write_file
 from chiasm.cli.latency import latency
 from chiasm.cli.option_groups import option, with_option_groups
@@ -39,6 +41,8 @@ def _group() -> None:
 
 bench_app.command()(latency)
 bench_app.command("serve")(bench_serve)
+for _command in (throughput, compare, modes):
+    bench_app.command()(_command)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from typing import Any
 
 from tqdm import tqdm
 
+from chiasm.bench.datasets.choose import Dataset
 from chiasm.bench.serve.arrivals import Arrivals
 from chiasm.bench.serve.client import ChatClient
-from chiasm.bench.serve.datasets.choose import Dataset
 from chiasm.bench.serve.load import Load, put_load
 from chiasm.bench.serve.metrics import Outcome
 from chiasm.errors import UserError

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from chiasm.bench.datasets.sample import Sample
 from chiasm.bench.serve.arrivals import Arrivals
 from chiasm.bench.serve.client import ChatClient
 from chiasm.bench.serve.metrics import Outcome
-from chiasm.bench.serve.sample import Sample
 
 
 @dataclass(frozen=True)

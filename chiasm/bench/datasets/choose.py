@@ -9,11 +9,11 @@ from pathlib import Path
 from random import Random
 from typing import Literal
 
-from chiasm.bench.serve.datasets.charts import chart_samples
-from chiasm.bench.serve.datasets.custom import custom_samples
-from chiasm.bench.serve.datasets.published import arena_samples, sharegpt4v_samples
-from chiasm.bench.serve.datasets.random_media import RandomMedia
-from chiasm.bench.serve.sample import Sample
+from chiasm.bench.datasets.charts import chart_samples
+from chiasm.bench.datasets.custom import custom_samples
+from chiasm.bench.datasets.published import arena_samples, sharegpt4v_samples
+from chiasm.bench.datasets.random_media import RandomMedia
+from chiasm.bench.datasets.sample import Sample
 from chiasm.errors import UserError, refuse
 
 DatasetName = Literal["charts", "hf", "sharegpt4v", "random-mm", "custom"]

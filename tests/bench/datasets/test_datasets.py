@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from chiasm.bench.serve.datasets.choose import Dataset
-from chiasm.bench.serve.datasets.random_media import Bucket, RandomMedia, parse_buckets
-from chiasm.bench.serve.sample import Sample
+from chiasm.bench.datasets.choose import Dataset
+from chiasm.bench.datasets.random_media import Bucket, RandomMedia, parse_buckets
+from chiasm.bench.datasets.sample import Sample
 from chiasm.errors import UserError
 
 
@@ -147,9 +147,7 @@ def test_a_bucket_table_is_read_as_it_is_written_for_vllm() -> None:
     assert parse_buckets("{(256, 256, 1): 0.5, (720, 1280, 16): 0}") == {(256, 256, 1): 0.5, (720, 1280, 16): 0.0}
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{}", "[1]", "{(1, 2): 1}", "{(0, 5, 1): 1}", "{(5, 5, 1): 2}", "f()", "{1: 1}"]
-)
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "{(1, 2): 1}", "{(0, 5, 1): 1}", "{(5, 5, 1): 2}", "f()"])
 def test_other_tables_are_refused(text: str) -> None:
     with pytest.raises(UserError) as caught:
         parse_buckets(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
-from chiasm.bench.serve.sample import Sample, image_url, media_part, text_part
+from chiasm.bench.datasets.sample import Sample, image_url, media_part, text_part
 from chiasm.evals.charts.examples import held_out_seed, make_example
 
 

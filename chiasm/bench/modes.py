@@ -1,0 +1,102 @@
+"""``chiasm bench modes``: a server in each mode of the encoder in turn, under one load.
+
+A round has a run of each mode, and the next round begins with another mode, so that a machine that grows slower or
+faster is unfair to none. Every run has a server of its own: on a GPU three would not fit.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from chiasm.bench.results import Group
+from chiasm.bench.serve.command import ServeBenchmark
+from chiasm.bench.serve.metrics import summarise
+from chiasm.bench.serve.result import result_fields
+from chiasm.errors import UserError
+
+MODES = ("weights", "data", "auto")
+_STOP_SECONDS = 30
+_KEPT_LINES = 15
+
+
+@dataclass(frozen=True)
+class ModesBenchmark:
+    """A comparison.
+
+    Attributes:
+        arguments: of ``chiasm serve``, the model first, but for the mode and the port.
+        benchmark: the load; its ``base_url`` is replaced.
+        modes: of the encoder.
+        rounds: runs of each mode.
+        start_seconds: how long a server may take to be ready.
+    """
+
+    arguments: Sequence[str]
+    benchmark: ServeBenchmark
+    modes: Sequence[str] = MODES
+    rounds: int = 3
+    start_seconds: float = 1800.0
+
+    def run(self, tell: Callable[[str], None]) -> list[Group]:
+        """Run all; ``tell`` is given a line for each run.
+
+        Raises:
+            UserError: if a server doesn't start, or a request fails.
+        """
+        runs: dict[str, list[Mapping[str, Any]]] = {mode: [] for mode in self.modes}
+        for number in range(self.rounds):
+            first = number % len(self.modes)
+            for mode in (*self.modes[first:], *self.modes[:first]):
+                tell(f"round {number + 1} of {self.rounds}: --mm-encoder-tp-mode {mode}")
+                runs[mode].append(self._run_once(mode))
+        return [Group(mode, results) for mode, results in runs.items()]
+
+    def _run_once(self, mode: str) -> dict[str, Any]:
+        with served([*self.arguments, "--mm-encoder-tp-mode", mode], self.start_seconds) as url:
+            _, outcomes, seconds = replace(self.benchmark, base_url=url).run()
+        failed = [outcome.error for outcome in outcomes if not outcome.succeeded]
+        if failed:
+            raise UserError(f"{len(failed)} requests fail with --mm-encoder-tp-mode {mode}: {failed[0]}")
+        return result_fields(summarise(outcomes, seconds), outcomes, detailed=True) | {"label": mode}
+
+
+@contextmanager
+def served(arguments: Sequence[str], start_seconds: float) -> Iterator[str]:
+    """The URL of ``chiasm serve`` with these arguments, on a free port while the context is open.
+
+    Raises:
+        UserError: if it doesn't start, with the last lines that it printed.
+    """
+    command = [sys.executable, "-m", "chiasm.cli", "serve", *arguments, "--port", "0"]
+    with tempfile.NamedTemporaryFile("w+", suffix=".log") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            yield _await_url(process, Path(log.name), time.monotonic() + start_seconds)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _await_url(process: subprocess.Popen[bytes], log: Path, deadline: float) -> str:
+    while time.monotonic() < deadline:
+        printed = log.read_text(encoding="utf-8", errors="replace")
+        if found := re.search(r"Serving on (http://\S+)", printed):
+            return found[1]
+        if process.poll() is not None:
+            raise UserError("chiasm serve ends:\n" + "\n".join(printed.splitlines()[-_KEPT_LINES:]))
+        time.sleep(0.05)
+    raise UserError("chiasm serve is not ready in time (--start-timeout).", param="start_timeout")

@@ -1,0 +1,59 @@
+"""``chiasm bench throughput``: requests that are all there at once, without a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from chiasm.cli import engine as engines
+from chiasm.cli.bench_options import DatasetOptions, chosen_dataset
+from chiasm.cli.files import check_writable, write_file
+from chiasm.cli.option_groups import option, with_option_groups
+from chiasm.cli.options import EngineOptions
+from chiasm.logs import configure_logging
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions:
+    """How much is asked."""
+
+    num_prompts: int = option(100, "Requests.", min=1)
+    ignore_eos: bool = option(False, "Let answers have their full length (random-mm does).", "--ignore-eos")
+    temperature: float = option(0.0, "Of the answers.")
+    disable_tqdm: bool = option(False, "Show no progress bar.", "--disable-tqdm")
+
+
+@with_option_groups
+def throughput(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="Folder or hub name of a checkpoint; the built-in one if not given."),
+    ] = None,
+    *,
+    output_json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the figures here.")] = None,
+    batch: BatchOptions,
+    dataset: DatasetOptions,
+    engine: EngineOptions,
+) -> int:
+    """Answer many requests that are all there at once, without a server."""
+    from chiasm.bench.throughput import measure_throughput, throughput_text, write_throughput
+
+    configure_logging("bench", "WARNING")
+    if output_json:
+        check_writable("output_json", output_json)
+    ignore_eos = batch.ignore_eos or dataset.dataset_name == "random-mm"
+    found = measure_throughput(
+        engines.located_config(model, engine),
+        chosen_dataset(dataset).take(batch.num_prompts, engine.seed),
+        sampling={"temperature": batch.temperature, "ignore_eos": ignore_eos},
+        chat_template=engine.chat_template,
+        progress=not batch.disable_tqdm,
+    )
+    typer.echo(throughput_text(found))
+    if output_json:
+        write_file("output_json", output_json, partial(write_throughput, found=found))
+    return 0

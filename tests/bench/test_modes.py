@@ -1,0 +1,44 @@
+"""``chiasm bench modes`` and ``throughput`` with the built-in model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chiasm.bench.modes import served
+from chiasm.cli.main import main
+from chiasm.errors import UserError
+
+FEW = ["--num-prompts", "4", "--num-warmups", "0", "--temperature", "0"]
+
+
+def test_modes_are_measured_in_turn_and_answer_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    modes = ["--mm-encoder-tp-mode", "weights", "--mm-encoder-tp-mode", "data"]
+    line = ["bench", "modes", *modes, "--rounds", "1", *FEW, "--result-dir", str(tmp_path), "--markdown"]
+    assert main([*line, "--", "--max-num-seqs", "4"]) == 0
+    printed = capsys.readouterr()
+    assert "weights (base) | data" in printed.out
+    assert printed.err.splitlines() == [f"round 1 of 1: --mm-encoder-tp-mode {mode}" for mode in ("weights", "data")]
+    texts = [json.loads((tmp_path / f"{mode}-0.json").read_text())["generated_texts"] for mode in ("weights", "data")]
+    assert texts[0] == texts[1]
+    assert all(texts[0])
+
+
+def test_a_server_that_does_not_start_is_told_of() -> None:
+    with pytest.raises(UserError, match="max_num_seqs must be"), served(["--max-num-seqs", "0"], 60):
+        pass
+
+
+def test_throughput_counts_what_was_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "t.json"
+    line = ["bench", "throughput", "--num-prompts", "5", "--ignore-eos", "--output-len", "4", "--disable-tqdm"]
+    assert main([*line, "--output-json", str(file)]) == 0
+    found = json.loads(file.read_text())
+    assert (found["num_requests"], found["num_output_tokens"]) == (5, 20)
+    assert found["total_num_tokens"] == found["num_prompt_tokens"] + 20
+    assert found["num_units"] >= 5
+    assert found["requests_per_second"] == pytest.approx(5 / found["elapsed_time"])
+    assert 0 < sum(found["encoder_seconds"]) < found["elapsed_time"]
+    assert capsys.readouterr().out.startswith("Throughput: ")
