@@ -1,6 +1,6 @@
 """ChartQA's scores as lm-eval and mistral-evals have them.
 
-Relaxed correctness is that of Masry et al. (2022), section 5.1, after Methani et al. (2020): numbers may be off by 5 %.
+Relaxed correctness is that of Masry et al. (2022), section 5.1: numbers may be off by 5 %.
 Both tools share their definitions; they differ in whether a text loses its final punctuation before it is compared.
 
 ===========================================  =======================================================================
