@@ -1,12 +1,15 @@
-"""``chiasm eval charts``: how many questions about charts a model answers rightly."""
+"""``chiasm eval``: how many questions a model answers rightly."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from chiasm.cli.files import check_writable, write_file
 from chiasm.logs import configure_logging
 
 eval_app = typer.Typer(no_args_is_help=True, help="Measure what a model answers.")
@@ -46,6 +49,60 @@ def charts(
         model, limit=limit, seed=seed, json_file=json, setups=setups, settings={"dtype": dtype}, tell=_tell
     )
     typer.echo(report.as_text())
+
+
+_DATA_HELP = "Files with the data, or a folder; from the hub if not given."
+_LIMIT_HELP = "How many questions, of each subject; all if not given."
+_MODES_HELP = "weights, data or auto; repeatable; the default alone if not given."
+
+
+def _published(task: str) -> Callable[..., None]:
+    """The command that runs a task of lm-eval."""
+
+    def run(
+        model: Annotated[
+            str | None,
+            typer.Argument(metavar="MODEL", help="Checkpoint, or with --base-url the server's name for it."),
+        ] = None,
+        *,
+        data: Annotated[str | None, typer.Option(metavar="PATH", help=_DATA_HELP)] = None,
+        limit: Annotated[int | None, typer.Option(help=_LIMIT_HELP, min=1)] = None,
+        base_url: Annotated[str | None, typer.Option(metavar="URL", help="Ask a server instead.")] = None,
+        json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the report here.")] = None,
+        mm_encoder_tp_mode: Annotated[list[str] | None, typer.Option(metavar="MODE", help=_MODES_HELP)] = None,
+        tensor_parallel_size: Annotated[int, typer.Option("--tensor-parallel-size", "-tp", help="Ranks.", min=1)] = 1,
+        max_model_len: Annotated[int | None, typer.Option(help="Longest prompt and answer together.")] = None,
+        dtype: Annotated[str, typer.Option(help="Type of weights and activations.")] = "auto",
+    ) -> None:
+        from chiasm.evals.published import run_task, write_report
+        from chiasm.evals.runner import Setup
+
+        configure_logging("eval", "WARNING")
+        if json is not None:
+            check_writable("json", json)
+        settings = {"dtype": dtype} | ({} if max_model_len is None else {"max_model_len": max_model_len})
+        report = run_task(
+            task,
+            model,
+            data=data,
+            limit=limit,
+            base_url=base_url,
+            setups=[Setup(mode, tensor_parallel_size) for mode in mm_encoder_tp_mode or ("auto",)],
+            settings=settings,
+            tell=_tell,
+        )
+        typer.echo(report.as_text())
+        if json is not None:
+            write_file("json", json, partial(write_report, report=report))
+
+    return run
+
+
+for _task, _help in (
+    ("chartqa", "Have lm-eval's chartqa answered; mistral-evals' two scores beside its three."),
+    ("mmmu", "Have lm-eval's mmmu_val answered."),
+):
+    eval_app.command(_task, help=_help)(_published(_task))
 
 
 def _tell(line: str) -> None:
