@@ -1,9 +1,9 @@
-"""A model of lm-eval's: ``chiasm-vlm`` answers conversations with pictures through the offline engine.
+r"""A model of lm-eval's: ``chiasm-vlm`` answers conversations with pictures through the offline engine.
 
 Importing this module needs lm-eval (``chiasm[eval]``), and registers the model. lm-eval finds no models of other
 packages by itself, so ``python -m chiasm.evals.harness`` is its command line with this one in it:
 
-    python -m chiasm.evals.harness --model chiasm-vlm --tasks chartqa --apply_chat_template \\
+    python -m chiasm.evals.harness --model chiasm-vlm --tasks chartqa --apply_chat_template \
         --model_args pretrained=Qwen/Qwen2.5-VL-3B-Instruct,tensor_parallel_size=2,mm_encoder_tp_mode=data
 """
 
