@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from chiasm.evals.scores import Score, table
 
 if TYPE_CHECKING:
     from lm_eval.api.model import LM
+    from lm_eval.api.task import Task
 
 _CONCURRENT = 8
 _MAX_IMAGES = {"chartqa": 1, "mmmu": 7}
@@ -76,13 +76,16 @@ def run_task(
         UserError: if lm-eval is not installed, or the data or the model can't be had.
     """
     _require_lm_eval()
+    from chiasm.evals.tasks import loaded_tasks
+
     scores, answers = {}, {}
-    for name, start in _models(task, model, base_url, setups, settings):
-        tell(f"{task} with {name}")
-        with start() as lm:
-            samples = _samples(task, lm, data, limit)
-        scores[name] = _scores(task, samples)
-        answers[name] = [sample["resps"][0][0] for sample in samples]
+    with loaded_tasks(task, data, limit) as tasks:
+        for name, start in _models(task, model, base_url, setups, settings):
+            tell(f"{task} with {name}")
+            with start() as lm:
+                samples = _samples(lm, tasks, limit)
+            scores[name] = _scores(task, samples)
+            answers[name] = [sample["resps"][0][0] for sample in samples]
     num_different = sum(len(set(row)) > 1 for row in zip(*answers.values(), strict=True))
     return TaskReport(task, base_url or model, scores, num_different)
 
@@ -131,28 +134,11 @@ def _server(base_url: str, model: str | None, max_images: int) -> Iterator[LM]:
     )
 
 
-def _samples(task: str, lm: LM, data: str | None, limit: int | None) -> list[dict[str, Any]]:
+def _samples(lm: LM, tasks: Sequence[Task], limit: int | None) -> list[dict[str, Any]]:
     """What lm-eval notes of each question."""
     from lm_eval import simple_evaluate
 
-    from chiasm.evals.tasks import from_files, from_hub
-
-    with tempfile.TemporaryDirectory() as folder:
-        chosen = from_hub(task) if data is None else from_files(task, data, limit, Path(folder))
-        try:
-            found = simple_evaluate(
-                lm,
-                tasks=list(chosen.names),
-                task_manager=chosen.manager,
-                limit=limit,
-                apply_chat_template=True,
-                bootstrap_iters=0,
-            )
-        except (OSError, ConnectionError) as error:
-            if data is not None:
-                raise
-            message = f"The data of {task} can't be had from the hub; --data names files or a folder with them."
-            raise UserError(message, param="data") from error
+    found = simple_evaluate(lm, tasks=list(tasks), limit=limit, apply_chat_template=True, bootstrap_iters=0)
     return [sample for samples in found["samples"].values() for sample in samples]
 
 

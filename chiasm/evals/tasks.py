@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import datasets
 import yaml
 from lm_eval import tasks as lm_eval_tasks
+from lm_eval.api.task import Task
 from lm_eval.tasks import TaskManager
 
 from chiasm.datasets.pictures import read_picture
@@ -24,39 +26,41 @@ _MMMU = "mmmu_val"
 _PICTURES = "image"  # how the columns with pictures begin
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """Tasks to run.
-
-    Attributes:
-        names: as lm-eval knows them.
-        manager: that finds them.
-    """
-
-    names: Sequence[str]
-    manager: TaskManager
-
-
-def from_hub(task: str) -> Chosen:
-    """The task as lm-eval has it."""
-    return Chosen([_MMMU if task == "mmmu" else task], TaskManager())
-
-
-def from_files(task: str, path: str, limit: int | None, folder: Path) -> Chosen:
-    """The task with other data.
+@contextmanager
+def loaded_tasks(task: str, data: str | None, limit: int | None) -> Iterator[list[Task]]:
+    """A task of lm-eval with its data, while the context is open; MMMU is one for each subject.
 
     Args:
         task: one of ``TASKS``.
-        path: see ``iterate_rows``; of MMMU a folder with one for each subject, such as ``Accounting``.
+        data: see ``iterate_rows``; of MMMU a folder with one for each subject, such as ``Accounting``. None takes the
+            hub's.
         limit: rows that are needed, of each subject.
-        folder: an empty one for files of the way between.
 
     Raises:
-        UserError: if the data can't be read.
+        UserError: if the data can't be had.
     """
+    if data is None:
+        yield _from_hub(task)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        names = _write_tasks(task, data, limit, Path(folder))
+        yield list(TaskManager(include_path=folder).load(names)["tasks"].values())
+
+
+def _from_hub(task: str) -> list[Task]:
+    name = _MMMU if task == "mmmu" else task
+    try:
+        return list(TaskManager().load([name])["tasks"].values())
+    except OSError as error:  # no network, and nothing in the cache
+        message = f"The data of {task} can't be had from the hub; --data names files or a folder with them."
+        raise UserError(message, param="data") from error
+
+
+def _write_tasks(task: str, path: str, limit: int | None, folder: Path) -> list[str]:
+    """Tasks like lm-eval's own with other data, and their names."""
     if task == "chartqa":
         _write_task("chartqa_local", _CHARTQA, "test", iterate_rows(path, "test"), limit, folder)
-        return _found(folder, ["chartqa_local"])
+        return ["chartqa_local"]
     place, names = Path(path).expanduser(), []
     for file in sorted((_FOLDER / "mmmu").glob("mmmu_*.yaml")):
         subject = _value(file, "dataset_name")
@@ -66,11 +70,7 @@ def from_files(task: str, path: str, limit: int | None, folder: Path) -> Chosen:
             _write_task(names[-1], file, "validation", rows, limit, folder)
     if not names:
         refuse("data", path, "a folder with folders of MMMU's subjects, such as Accounting")
-    return _found(folder, names)
-
-
-def _found(folder: Path, names: Sequence[str]) -> Chosen:
-    return Chosen(names, TaskManager(include_path=str(folder)))
+    return names
 
 
 def _value(file: Path, name: str) -> str | None:

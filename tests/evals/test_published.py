@@ -1,0 +1,122 @@
+"""ChartQA and MMMU through lm-eval, with small data in the data sets' own forms."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from chiasm.evals.charts.examples import Example, held_out_seed, make_example
+from tests.e2e.servers import Server
+
+OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+METRICS = (
+    "exact_match",
+    "relaxed_accuracy",
+    "anywhere_accuracy",
+    "explicit_prompt_relaxed_correctness",
+    "anywhere_in_answer_relaxed_correctness",
+)
+
+
+def png(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def charts(count: int) -> list[Example]:
+    examples = (make_example(held_out_seed(index)) for index in range(100))
+    return [example for example in examples if len(example.images) == 1][:count]
+
+
+@pytest.fixture(scope="module")
+def chartqa(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four charts as HuggingFaceM4/ChartQA has its own."""
+    rows = [
+        {"image": {"bytes": png(e.images[0]), "path": None}, "query": e.question, "label": [e.answer]}
+        for e in charts(4)
+    ]
+    folder = tmp_path_factory.mktemp("chartqa") / "data"
+    folder.mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), folder / "test-00000-of-00001.parquet")
+    return folder.parent
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **OFFLINE}
+    return subprocess.run(
+        [sys.executable, "-m", *command], capture_output=True, text=True, timeout=170, check=False, env=environment
+    )
+
+
+def evaluate(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    done = run("chiasm.cli", "eval", *arguments, "--json", str(tmp_path / "report.json"))
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads((tmp_path / "report.json").read_text())
+    return report
+
+
+def test_chartqa_by_mode(chartqa: Path, tmp_path: Path) -> None:
+    modes = ["--mm-encoder-tp-mode", "weights", "--mm-encoder-tp-mode", "data"]
+    report = evaluate(tmp_path, "chartqa", "--data", str(chartqa), *modes, "-tp", "2", "--limit", "3")
+    assert set(report["scores"]) == {"weights x2", "data x2"}
+    assert report["num_different"] == 0
+    for scores in report["scores"].values():
+        assert set(scores) == set(METRICS)
+        assert {score["asked"] for score in scores.values()} == {3}
+
+
+def test_chartqa_by_a_server(chartqa: Path, tmp_path: Path) -> None:
+    with Server(None, tmp_path / "log") as server:
+        report = evaluate(
+            tmp_path, "chartqa", "chart-reader", "--data", str(chartqa), "--base-url", server.url, "--limit", "2"
+        )
+    assert set(report["scores"]) == {server.url}
+    assert report["scores"][server.url]["relaxed_accuracy"]["asked"] == 2
+
+
+def test_mmmu_from_files(tmp_path: Path) -> None:
+    picture = {"bytes": png(charts(1)[0].images[0]), "path": None}
+    row = {
+        "question": "Look at <image 1>. Which is it?",
+        "question_type": "multiple-choice",
+        "options": "['Red', 'Blue']",
+        "answer": "A",
+        "image_1": picture,
+        "image_2": None,
+    }
+    (tmp_path / "Accounting").mkdir()
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "Accounting" / "validation-00000-of-00001.parquet")
+    report = evaluate(tmp_path, "mmmu", "--data", str(tmp_path))
+    assert report["scores"]["auto x1"]["acc"]["asked"] == 1
+
+
+def test_lm_evals_own_command_line_knows_the_model(chartqa: Path, tmp_path: Path) -> None:
+    task = {
+        "task": "colours", "dataset_path": "parquet", "test_split": "test", "output_type": "generate_until",
+        "dataset_kwargs": {"data_files": {"test": str(chartqa / "data" / "test-00000-of-00001.parquet")}},
+        "doc_to_text": "{{query}}", "doc_to_target": "{{label[0]}}",
+        "generation_kwargs": {"until": [], "max_gen_toks": 8},
+        "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+    }  # fmt: skip
+    (tmp_path / "colours.yaml").write_text(json.dumps(task))
+    line = ["--model", "chiasm-vlm", "--tasks", "colours", "--include_path", str(tmp_path), "--limit", "2"]
+    done = run("chiasm.evals.harness", *line, "--model_args", "dtype=float32,tensor_parallel_size=2")
+    assert done.returncode == 0, done.stderr
+    assert "colours" in done.stdout
+
+
+def test_data_that_is_not_there_is_said_before_a_model_is_loaded() -> None:
+    done = run("chiasm.cli", "eval", "chartqa", "no-such-model", "--data", "/nowhere")
+    assert done.returncode == 2
+    assert "dataset_path must be" in done.stderr
