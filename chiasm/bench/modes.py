@@ -6,27 +6,18 @@ faster is unfair to none. Every run has a server of its own: on a GPU three woul
 
 from __future__ import annotations
 
-import re
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from chiasm.bench.results import Group
 from chiasm.bench.serve.command import ServeBenchmark
 from chiasm.bench.serve.metrics import summarise
 from chiasm.bench.serve.result import result_fields
+from chiasm.bench.server import ServerProcess
 from chiasm.errors import UserError
 
 MODES = ("weights", "data", "auto")
-_STOP_SECONDS = 30
-_KEPT_LINES = 15
 
 
 @dataclass(frozen=True)
@@ -62,41 +53,9 @@ class ModesBenchmark:
         return [Group(mode, results) for mode, results in runs.items()]
 
     def _run_once(self, mode: str) -> dict[str, Any]:
-        with served([*self.arguments, "--mm-encoder-tp-mode", mode], self.start_seconds) as url:
-            _, outcomes, seconds = replace(self.benchmark, base_url=url).run()
+        with ServerProcess([*self.arguments, "--mm-encoder-tp-mode", mode], self.start_seconds) as server:
+            _, outcomes, seconds = replace(self.benchmark, base_url=server.url).run()
         failed = [outcome.error for outcome in outcomes if not outcome.succeeded]
         if failed:
             raise UserError(f"{len(failed)} requests fail with --mm-encoder-tp-mode {mode}: {failed[0]}")
         return result_fields(summarise(outcomes, seconds), outcomes, detailed=True) | {"label": mode}
-
-
-@contextmanager
-def served(arguments: Sequence[str], start_seconds: float) -> Iterator[str]:
-    """The URL of ``chiasm serve`` with these arguments, on a free port while the context is open.
-
-    Raises:
-        UserError: if it doesn't start, with the last lines that it printed.
-    """
-    command = [sys.executable, "-m", "chiasm.cli", "serve", *arguments, "--port", "0"]
-    with tempfile.NamedTemporaryFile("w+", suffix=".log") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        try:
-            yield _await_url(process, Path(log.name), time.monotonic() + start_seconds)
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _await_url(process: subprocess.Popen[bytes], log: Path, deadline: float) -> str:
-    while time.monotonic() < deadline:
-        printed = log.read_text(encoding="utf-8", errors="replace")
-        if found := re.search(r"Serving on (http://\S+)", printed):
-            return found[1]
-        if process.poll() is not None:
-            raise UserError("chiasm serve ends:\n" + "\n".join(printed.splitlines()[-_KEPT_LINES:]))
-        time.sleep(0.05)
-    raise UserError("chiasm serve is not ready in time (--start-timeout).", param="start_timeout")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chiasm.bench.modes import served
+from chiasm.bench.server import ServerProcess
 from chiasm.cli.main import main
 from chiasm.errors import UserError
 
@@ -27,7 +27,7 @@ def test_modes_are_measured_in_turn_and_answer_alike(tmp_path: Path, capsys: pyt
 
 
 def test_a_server_that_does_not_start_is_told_of() -> None:
-    with pytest.raises(UserError, match="max_num_seqs must be"), served(["--max-num-seqs", "0"], 60):
+    with pytest.raises(UserError, match="max_num_seqs must be"), ServerProcess(["--max-num-seqs", "0"], 60):
         pass
 
 

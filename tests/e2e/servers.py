@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-import re
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import httpx2
@@ -18,45 +13,16 @@ import openai
 import psutil
 from PIL import Image
 
+from chiasm.bench.server import ServerProcess
+
 _SECONDS_TO_START = 60
 
 
-class Server:
-    """``chiasm serve`` on a free port while the context is open; with the built-in model if no folder is given.
-
-    Attributes:
-        url: where it serves.
-        process: its main process.
-        log: file with all that it printed.
-    """
+class Server(ServerProcess):
+    """``chiasm serve`` on a free port while the context is open; with the built-in model if no folder is given."""
 
     def __init__(self, folder: Path | None, log: Path, *flags: str) -> None:
-        self.log = log
-        model = [] if folder is None else [str(folder)]
-        command = [sys.executable, "-m", "chiasm.cli", "serve", *model, "--port", "0", *flags]
-        with log.open("wb") as file:
-            self.process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
-        self.url = ""
-
-    def __enter__(self) -> Server:
-        try:
-            self.url = self._await_url()
-        except BaseException:
-            self.process.kill()
-            self.process.wait()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(15)
-        finally:
-            self.process.kill()
-            self.process.wait()
+        super().__init__([*([] if folder is None else [str(folder)]), *flags], _SECONDS_TO_START, log)
 
     def descendants(self) -> list[psutil.Process]:
         """All processes below the main one."""
@@ -89,17 +55,6 @@ class Server:
         while (now := self.metric(name)) != value:
             assert time.monotonic() < deadline, f"{name} is {now}, not {value}"
             time.sleep(0.05)
-
-    def _await_url(self) -> str:
-        deadline = time.monotonic() + _SECONDS_TO_START
-        while time.monotonic() < deadline:
-            printed = self.log.read_text(encoding="utf-8", errors="replace")
-            found = re.search(r"Serving on (http://\S+)", printed)
-            if found:
-                return found[1]
-            assert self.process.poll() is None, printed
-            time.sleep(0.05)
-        raise AssertionError(f"not serving: {printed}")
 
 
 def data_url(image: Image.Image, form: str = "PNG") -> str:
