@@ -6,14 +6,15 @@ import json
 import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+CHAT = ("--backend", "openai-chat", "--endpoint", "/v1/chat/completions")
 _SETTINGS = (
-    "--backend", "openai-chat", "--endpoint", "/v1/chat/completions", "--model", "m", "--dataset-name", "random-mm",
+    "--model", "m", "--dataset-name", "random-mm",
     "--random-input-len", "32", "--random-output-len", "32", "--random-range-ratio", "0",
     "--random-mm-base-items-per-request", "1", "--random-mm-num-mm-items-range-ratio", "0",
     "--random-mm-limit-mm-per-prompt", '{"image":1,"video":0}', "--random-mm-bucket-config", "{(448,448,1): 1.0}",
-    "--num-warmups", "2", "--ignore-eos", "--seed", "0", "--save-result",
+    "--num-warmups", "2", "--ignore-eos", "--seed", "0",
 )  # fmt: skip
 _TIMEOUT = 1200.0
 
@@ -60,17 +61,10 @@ def run_client(load: Load, url: str, ready_seconds: float) -> Served:
     Raises:
         SystemExit: if the client fails or not every prompt is answered.
     """
-    with TemporaryDirectory() as folder:
-        command = [
-            str(Path(load.python).with_name("vllm")), "bench", "serve", *_SETTINGS, "--base-url", url,
-            "--tokenizer", str(load.folder), "--num-prompts", str(load.prompts),
-            "--max-concurrency", str(load.concurrency), "--result-dir", folder, "--result-filename", "result.json",
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, cwd=folder, check=False)
-        file = Path(folder) / "result.json"
-        if done.returncode or not file.exists():
-            raise SystemExit(f"vllm bench serve failed against {url}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-        result = json.loads(file.read_text())
+    result = bench_serve(
+        load.python, url, *_SETTINGS, "--tokenizer", str(load.folder), "--num-prompts", str(load.prompts),
+        "--max-concurrency", str(load.concurrency),
+    )  # fmt: skip
     if result["completed"] != load.prompts:
         raise SystemExit(f"{url} answered {result['completed']} of {load.prompts} prompts: {result.get('errors')}")
     return Served(
@@ -81,3 +75,22 @@ def run_client(load: Load, url: str, ready_seconds: float) -> Served:
         median_tpot=result["median_tpot_ms"],
         ready_seconds=ready_seconds,
     )
+
+
+def bench_serve(python: str, url: str, *arguments: str) -> dict[str, Any]:
+    """What ``vllm bench serve`` with these arguments writes about the server at ``url``.
+
+    Raises:
+        SystemExit: if it fails.
+    """
+    with TemporaryDirectory() as folder:
+        command = [
+            str(Path(python).with_name("vllm")), "bench", "serve", *CHAT, "--base-url", url, *arguments,
+            "--save-result", "--result-dir", folder, "--result-filename", "result.json",
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, cwd=folder, check=False)
+        file = Path(folder) / "result.json"
+        if done.returncode or not file.exists():
+            raise SystemExit(f"vllm bench serve failed against {url}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+        found: dict[str, Any] = json.loads(file.read_text())
+    return found

@@ -17,14 +17,17 @@ def _stop(_number: int, _frame: object) -> None:
     raise SystemExit("stopped")
 
 
-def argument_parser(doc: str | None, *options: tuple[str, int, str]) -> argparse.ArgumentParser:
+def argument_parser(
+    doc: str | None, *options: tuple[str, int, str], needs_folder: bool = True
+) -> argparse.ArgumentParser:
     """For the arguments that all commands take, and whole numbers as (name, default, help).
 
     From here on SIGTERM ends a command as Ctrl-C does: it leaves no engine behind, least of all one that is halted.
     """
     signal.signal(signal.SIGTERM, _stop)
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="the checkpoint")
+    if needs_folder:
+        parser.add_argument("folder", type=Path, help="the checkpoint")
     parser.add_argument("--peer-python", required=True, help="interpreter of the peer's virtual environment")
     parser.add_argument("--repeats", type=int, default=5, help="of every side, one after another; medians are shown")
     for name, default, text in options:

@@ -9,9 +9,11 @@ from typing import Any
 
 from chiasm.bench.datasets.sample import Sample, data_url, media_part, text_part
 from chiasm.datasets.rows import Row, find_files, iterate_rows
-from chiasm.errors import UserError, refuse
+from chiasm.errors import UserError, refuse, shorten
 
 _MEDIA = {"image_files": "image", "video_files": "video"}
+_KINDS = ("image", "video")
+_SCHEMES = ("data:", "http://", "https://", "file://")
 
 
 def custom_samples(path: str, output_len: int) -> Iterator[Sample]:
@@ -19,8 +21,9 @@ def custom_samples(path: str, output_len: int) -> Iterator[Sample]:
 
     Args:
         path: JSON lines. An object has ``prompt``, and ``image_files`` and ``video_files`` if there are any, whose
-            paths begin at the file's folder; or ``content``, the parts of a message. ``output_tokens`` goes before
-            ``output_len``.
+            paths begin at the file's folder; or ``content``, the parts of a message, in which a path may stand for a
+            URL, and ``{"type": "image", "image": PATH}`` for a part with one, as in vLLM's ``custom_image``.
+            ``output_tokens`` goes before ``output_len``.
         output_len: most tokens of an answer.
 
     Raises:
@@ -38,14 +41,29 @@ def _content(row: Row, folder: Path) -> list[dict[str, Any]]:
     if "content" in row:
         if not isinstance(row["content"], list):
             refuse("content", row["content"], "a list of parts")
-        return row["content"]
+        return [_part(part, folder) for part in row["content"]]
     if not isinstance(row.get("prompt"), str):
         refuse("prompt", row.get("prompt"), "a text, or content in its place")
     media = [media_part(kind, _url(folder / file)) for key, kind in _MEDIA.items() for file in row.get(key, ())]
     return [text_part(row["prompt"]), *media]
 
 
+def _part(part: Any, folder: Path) -> dict[str, Any]:
+    """A part as the API takes it; paths become the files' content."""
+    if not isinstance(part, dict):
+        refuse("content", part, "a list of objects")
+    for kind in _KINDS:
+        place = part.get(kind, part.get(f"{kind}_url"))
+        url = place.get("url") if isinstance(place, dict) else place
+        if part.get("type") in (kind, f"{kind}_url") and isinstance(url, str):
+            is_whole = f"{kind}_url" in part and url.startswith(_SCHEMES)
+            return part if is_whole else media_part(kind, url if url.startswith(_SCHEMES) else _url(folder / url))
+    return part
+
+
 def _url(file: Path) -> str:
-    if not file.is_file():
-        raise UserError(f"There is no file {file}.", param="dataset_path")
-    return data_url(mimetypes.guess_type(file.name)[0] or "application/octet-stream", file.read_bytes())
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{shorten(str(file))} can't be read: {error.strerror}.", param="dataset_path") from error
+    return data_url(mimetypes.guess_type(file.name)[0] or "application/octet-stream", content)

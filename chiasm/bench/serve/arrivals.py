@@ -2,7 +2,8 @@
 
 Gaps between requests are drawn from a gamma distribution of shape ``burstiness`` and mean ``1 / rate``: 1 makes a
 Poisson process, less makes bursts, more makes an even stream. As in vLLM's benchmark, the gaps of a constant rate are
-scaled so that the last request comes after ``count / rate`` seconds, whatever was drawn.
+scaled so that the last request comes after ``count / rate`` seconds, whatever was drawn. The numbers are drawn as
+there, too: with one seed both send at the same moments.
 """
 
 from __future__ import annotations
@@ -70,8 +71,9 @@ class Arrivals:
         if not 0 < self.ramp_up.start <= self.ramp_up.end < math.inf:
             refuse("ramp_up_start_rps", self.ramp_up.start, f"above 0 and at most ramp_up_end_rps={self.ramp_up.end}")
 
-    def times(self, count: int, rng: np.random.Generator) -> list[float]:
+    def times(self, count: int, seed: int) -> list[float]:
         """Seconds from the beginning at which each of ``count`` requests is sent."""
+        rng = np.random.RandomState(seed)
         if self.ramp_up is not None:
             return _running_sum(self.ramp_up.rates(count), self._gap(rng))
         if math.isinf(self.request_rate):
@@ -80,7 +82,7 @@ class Arrivals:
         scale = count / self.request_rate / times[-1]
         return [time * scale for time in times]
 
-    def _gap(self, rng: np.random.Generator) -> Callable[[float], float]:
+    def _gap(self, rng: np.random.RandomState) -> Callable[[float], float]:
         if math.isinf(self.burstiness):
             return lambda rate: 1 / rate
         return lambda rate: float(rng.gamma(self.burstiness, 1 / (rate * self.burstiness)))

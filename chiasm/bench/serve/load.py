@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from chiasm.bench.datasets.sample import Sample
 from chiasm.bench.serve.arrivals import Arrivals
@@ -63,7 +62,7 @@ async def put_load(client: ChatClient, load: Load, done: Callable[[Outcome], Non
     Returns:
         What came of each request, in the order of the samples, and the seconds that all took.
     """
-    times = load.arrivals.times(len(load.samples), np.random.default_rng(load.seed))
+    times = load.arrivals.times(len(load.samples), load.seed)
     places: AbstractAsyncContextManager[Any] = nullcontext()
     if load.max_concurrency is not None:
         places = asyncio.Semaphore(load.max_concurrency)

@@ -118,6 +118,33 @@ def test_custom_requests_by_files_or_by_parts(tmp_path: Path) -> None:
     assert given.content == parts
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image", "image": "a.png"},
+        {"type": "image_url", "image_url": {"url": "a.png"}},
+        {"type": "image_url", "image_url": "a.png"},
+    ],
+)
+def test_parts_may_name_files(part: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png("red"))
+    (tmp_path / "mine.jsonl").write_text(json.dumps({"content": [part]}))
+    [sample] = Dataset("custom", str(tmp_path / "mine.jsonl")).take(1, 0)
+    assert media_of(sample, "image") == [png("red")]
+
+
+def test_parts_with_urls_stay_as_they_are(tmp_path: Path) -> None:
+    part = {"type": "image_url", "image_url": {"url": "https://example.com/a.png", "detail": "low"}}
+    (tmp_path / "mine.jsonl").write_text(json.dumps({"content": [part]}))
+    assert Dataset("custom", str(tmp_path / "mine.jsonl")).take(1, 0)[0].content == [part]
+
+
+def test_a_part_with_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_text(json.dumps({"content": [{"type": "image", "image": "a" * 5000}]}))
+    with pytest.raises(UserError, match="can't be read: File name too long"):
+        Dataset("custom", str(tmp_path / "mine.jsonl")).take(1, 0)
+
+
 def test_random_media_have_the_sizes_that_were_asked_for() -> None:
     buckets = {Bucket(20, 30, 1): 0.5, Bucket(32, 48, 5): 0.5}
     random = RandomMedia(input_len=6, output_len=3, items=2, limits={"image": 2, "video": 1}, buckets=buckets)
@@ -160,7 +187,7 @@ def test_other_tables_are_refused(text: str) -> None:
         ("{", "rows.jsonl:1 is not valid JSON"),
         ("[1]", "rows.jsonl:1 must be a JSON object"),
         ("{}", "prompt must be"),
-        ('{"prompt": "x", "image_files": ["none.png"]}', "There is no file"),
+        ('{"prompt": "x", "image_files": ["none.png"]}', "none.png.* can.t be read: No such file"),
         ('{"prompt": "x", "output_tokens": 0}', "output_tokens must be"),
         ('{"content": "x"}', "content must be"),
         ("", "is empty"),
