@@ -16,11 +16,12 @@ from chiasm.cli.bench_compare import compare, modes
 from chiasm.cli.bench_serve import bench_serve
 from chiasm.cli.bench_throughput import throughput
 from chiasm.cli.files import check_writable, write_file
+from chiasm.cli.given import refuse_given
 from chiasm.cli.latency import latency
 from chiasm.cli.option_groups import option, with_option_groups
 from chiasm.config.checkpoint import resolve_checkpoint
 from chiasm.config.engine import DeviceName, DTypeName, EngineConfig
-from chiasm.errors import UserError, refuse
+from chiasm.errors import refuse
 from chiasm.logs import configure_logging
 
 if TYPE_CHECKING:
@@ -85,7 +86,9 @@ def encoder(
     from chiasm.bench.trace import write_trace
 
     configure_logging("bench", "WARNING")
-    _refuse_given(context, MeasuredOptions if simulate else SimulatedOptions, has_simulate=bool(simulate))
+    unused = MeasuredOptions if simulate else SimulatedOptions
+    rule = "can't be given with simulate" if simulate else "can only be given with simulate"
+    refuse_given(context, (field.name for field in fields(unused)), rule)
     for name, file in (("json", json), ("trace", trace)):
         if file:
             check_writable(name, file)
@@ -126,22 +129,6 @@ def _measure(model: str | None, workload: str, options: MeasuredOptions, *, with
         tensor_parallel_size=options.tensor_parallel_size,
     )
     return measure(config, workload, options.threads, options.repeats, with_charts=with_charts)
-
-
-def _refuse_given(
-    context: typer.Context, group: type[MeasuredOptions | SimulatedOptions], *, has_simulate: bool
-) -> None:
-    """Options that would be passed over in silence.
-
-    Raises:
-        UserError: naming the first.
-    """
-    for name in (field.name for field in fields(group)):
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            given = name.replace("_", "-")
-            rule = "can't be given with simulate" if has_simulate else "can only be given with simulate"
-            raise UserError(f"{given} {rule}.", param=given)
 
 
 def _within(name: str, value: float, low: float, high: float) -> float:

@@ -10,9 +10,23 @@ from typing import Annotated
 import typer
 
 from chiasm.cli.files import check_writable, write_file
+from chiasm.cli.given import refuse_given
 from chiasm.logs import configure_logging
 
 eval_app = typer.Typer(no_args_is_help=True, help="Measure what a model answers.")
+
+_MODEL_HELP = "Checkpoint, the built-in one if not given; with --base-url the server's name for it."
+_MODES_HELP = "weights, data or auto; repeatable; all three if not given."
+_MODES_OF_TASKS_HELP = "weights, data or auto; repeatable; the default alone if not given."
+_DATA_HELP = "Files with the data, or a folder; from the hub if not given."
+_LIMIT_HELP = "How many questions, of each subject; all if not given."
+
+_Model = Annotated[str | None, typer.Argument(metavar="MODEL", help=_MODEL_HELP)]
+_BaseUrl = Annotated[str | None, typer.Option(metavar="URL", help="Ask a server instead.")]
+_Json = Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the report here.")]
+_DType = Annotated[str, typer.Option(help="Type of weights and activations.")]
+
+_OF_THE_ENGINE = ("mm_encoder_tp_mode", "tensor_parallel_size", "max_model_len", "dtype")
 
 
 @eval_app.callback()
@@ -22,64 +36,61 @@ def _group() -> None:
 
 @eval_app.command()
 def charts(
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="MODEL", help="Folder or hub name of a checkpoint; the built-in one if not given."),
-    ] = None,
+    context: typer.Context,
+    model: _Model = None,
     *,
-    limit: Annotated[int, typer.Option(help="How many charts, one question each.", min=1)] = 1000,
+    limit: Annotated[int, typer.Option(help="How many charts, one question each.", min=1)] = 200,
     seed: Annotated[int, typer.Option(help="The first of the held-out seeds.", min=0)] = 0,
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the report here.")] = None,
-    mm_encoder_tp_mode: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MODE", help="weights, data or auto; repeatable; all three if not given."),
-    ] = None,
+    base_url: _BaseUrl = None,
+    json: _Json = None,
+    mm_encoder_tp_mode: Annotated[list[str] | None, typer.Option(metavar="MODE", help=_MODES_HELP)] = None,
     tensor_parallel_size: Annotated[
         list[int] | None, typer.Option(help="Number of ranks; repeatable; 1 and 2 if not given.", min=1)
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Type of weights and activations.")] = "auto",
+    dtype: _DType = "auto",
 ) -> None:
     """Ask about held-out charts; accuracy is ChartQA's relaxed one."""
     from chiasm.evals.runner import MODES, NUM_RANKS, Setup, run_charts_eval
 
     configure_logging("eval", "WARNING")
+    _check(context, base_url, json)
     modes, ranks = mm_encoder_tp_mode or MODES, tensor_parallel_size or NUM_RANKS
-    setups = [Setup(mode, num_ranks) for num_ranks in ranks for mode in modes]
     report = run_charts_eval(
-        model, limit=limit, seed=seed, json_file=json, setups=setups, settings={"dtype": dtype}, tell=_tell
+        model,
+        limit=limit,
+        seed=seed,
+        json_file=json,
+        base_url=base_url,
+        setups=[Setup(mode, num_ranks) for num_ranks in ranks for mode in modes],
+        settings={"dtype": dtype},
+        tell=_tell,
     )
     typer.echo(report.as_text())
-
-
-_DATA_HELP = "Files with the data, or a folder; from the hub if not given."
-_LIMIT_HELP = "How many questions, of each subject; all if not given."
-_MODES_HELP = "weights, data or auto; repeatable; the default alone if not given."
 
 
 def _published(task: str) -> Callable[..., None]:
     """The command that runs a task of lm-eval."""
 
     def run(
-        model: Annotated[
-            str | None,
-            typer.Argument(metavar="MODEL", help="Checkpoint, or with --base-url the server's name for it."),
-        ] = None,
+        context: typer.Context,
+        model: _Model = None,
         *,
         data: Annotated[str | None, typer.Option(metavar="PATH", help=_DATA_HELP)] = None,
         limit: Annotated[int | None, typer.Option(help=_LIMIT_HELP, min=1)] = None,
-        base_url: Annotated[str | None, typer.Option(metavar="URL", help="Ask a server instead.")] = None,
-        json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the report here.")] = None,
-        mm_encoder_tp_mode: Annotated[list[str] | None, typer.Option(metavar="MODE", help=_MODES_HELP)] = None,
+        base_url: _BaseUrl = None,
+        json: _Json = None,
+        mm_encoder_tp_mode: Annotated[
+            list[str] | None, typer.Option(metavar="MODE", help=_MODES_OF_TASKS_HELP)
+        ] = None,
         tensor_parallel_size: Annotated[int, typer.Option("--tensor-parallel-size", "-tp", help="Ranks.", min=1)] = 1,
         max_model_len: Annotated[int | None, typer.Option(help="Longest prompt and answer together.")] = None,
-        dtype: Annotated[str, typer.Option(help="Type of weights and activations.")] = "auto",
+        dtype: _DType = "auto",
     ) -> None:
         from chiasm.evals.published import run_task, write_report
         from chiasm.evals.runner import Setup
 
         configure_logging("eval", "WARNING")
-        if json is not None:
-            check_writable("json", json)
+        _check(context, base_url, json)
         settings = {"dtype": dtype} | ({} if max_model_len is None else {"max_model_len": max_model_len})
         report = run_task(
             task,
@@ -103,6 +114,13 @@ for _task, _help in (
     ("mmmu", "Have lm-eval's mmmu_val answered."),
 ):
     eval_app.command(_task, help=_help)(_published(_task))
+
+
+def _check(context: typer.Context, base_url: str | None, json: Path | None) -> None:
+    if base_url is not None:
+        refuse_given(context, _OF_THE_ENGINE, "can't be given with base-url: it is up to the server")
+    if json is not None:
+        check_writable("json", json)
 
 
 def _tell(line: str) -> None:

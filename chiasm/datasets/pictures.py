@@ -54,3 +54,15 @@ def _decoded(text: str) -> bytes:
     except (binascii.Error, ValueError) as error:
         message = f"neither a file nor base64: {shorten(text)}"
         raise UserError(message, param="dataset_path") from error
+
+
+def data_url(mime: str, content: bytes) -> str:
+    """Bytes within a URL."""
+    return f"{_DATA_URL}{mime};base64,{base64.b64encode(content).decode()}"
+
+
+def image_url(image: Image.Image, form: str = "JPEG") -> str:
+    """A picture within a URL; JPEG is what vLLM's benchmark sends."""
+    buffer = io.BytesIO()
+    image.convert("RGB").save(buffer, form)
+    return data_url(f"image/{form.lower()}", buffer.getvalue())

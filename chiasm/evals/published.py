@@ -13,7 +13,8 @@ import msgspec
 from chiasm.errors import UserError
 from chiasm.evals.chartqa import chartqa_scores
 from chiasm.evals.runner import Setup
-from chiasm.evals.scores import Score, table
+from chiasm.evals.scores import Score, agreement, table
+from chiasm.evals.served import first_model
 
 if TYPE_CHECKING:
     from lm_eval.api.model import LM
@@ -43,10 +44,7 @@ class TaskReport(msgspec.Struct, frozen=True):
     def as_text(self) -> str:
         """A table, and whether all ways of running agree."""
         asked = next(iter(next(iter(self.scores.values())).values())).asked
-        if len(self.scores) == 1:
-            return table(self.scores)
-        end = f"{self.num_different} of {asked} answers differ between the ways of running."
-        return f"{table(self.scores)}\n{end}"
+        return f"{table(self.scores)}\n{agreement(len(self.scores), asked, self.num_different)}".rstrip()
 
 
 def run_task(
@@ -130,7 +128,11 @@ def _server(base_url: str, model: str | None, max_images: int) -> Iterator[LM]:
     os.environ.setdefault("OPENAI_API_KEY", "unused")  # lm-eval insists on one
     url = f"{base_url.rstrip('/')}/v1/chat/completions"
     yield get_model("local-chat-completions")(
-        model=model, base_url=url, num_concurrent=_CONCURRENT, max_images=max_images, tokenizer_backend=None
+        model=model or first_model(base_url),
+        base_url=url,
+        num_concurrent=_CONCURRENT,
+        max_images=max_images,
+        tokenizer_backend=None,
     )
 
 

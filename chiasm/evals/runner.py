@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,8 @@ import msgspec
 from chiasm.errors import UserError
 from chiasm.evals.charts.examples import Example, held_out_seed, make_example
 from chiasm.evals.relaxed import is_right
-from chiasm.evals.scores import Score, by_kind, table
+from chiasm.evals.scores import Score, agreement, by_kind, table
+from chiasm.evals.served import ask_server
 from chiasm.llm.offline import LLM
 from chiasm.schema.sampling import SamplingParams
 
@@ -37,7 +38,7 @@ class ChartsReport(msgspec.Struct, frozen=True):
     """What was measured.
 
     Attributes:
-        model: what was asked for; None is the built-in model.
+        model: what was asked for; None is the built-in model, or the server's own.
         seed: of the first example.
         limit: how many examples.
         scores: for each way of running the scores by kind of chart and by kind of question.
@@ -52,11 +53,7 @@ class ChartsReport(msgspec.Struct, frozen=True):
 
     def as_text(self) -> str:
         """A table, and whether all ways of running agree."""
-        if self.num_different:
-            end = f"{self.num_different} of {self.limit} answers differ between the ways of running."
-        else:
-            end = f"All {len(self.scores)} ways of running gave the same {self.limit} answers."
-        return f"{table(self.scores)}\n{end}"
+        return f"{table(self.scores)}\n{agreement(len(self.scores), self.limit, self.num_different)}".rstrip()
 
 
 def run_charts_eval(
@@ -65,39 +62,51 @@ def run_charts_eval(
     limit: int = 1000,
     seed: int = 0,
     json_file: Path | None = None,
+    base_url: str | None = None,
     setups: Sequence[Setup] = ALL_SETUPS,
-    settings: dict[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> ChartsReport:
     """Ask a model about held-out charts.
 
     Args:
-        model: folder or hub name of a checkpoint; None takes the built-in one.
+        model: folder or hub name of a checkpoint; None takes the built-in one. With ``base_url`` the server's name.
         limit: how many charts, one question each.
         seed: the first of the held-out seeds.
         json_file: where to write the report, if anywhere.
+        base_url: of a server that answers, in place of the offline engine.
         setups: the ways of running.
         settings: further ones of ``LLM``.
         tell: is given a line when a way of running begins.
 
     Raises:
-        UserError: if the model can't be loaded, or ``limit`` is less than 1.
+        UserError: if the model can't be loaded, the server doesn't answer, or ``limit`` is less than 1.
     """
     if limit < 1:
         raise UserError(f"--limit must be at least 1, not {limit}.", param="limit")
     examples = [make_example(held_out_seed(seed + index)) for index in range(limit)]
     answers: dict[str, list[str]] = {}
-    for setup in setups:
-        tell(f"{limit} charts with --mm-encoder-tp-mode {setup.mode} on {setup.num_ranks} rank(s)")
-        own = {**(settings or {}), "mm_encoder_tp_mode": setup.mode, "tensor_parallel_size": setup.num_ranks}
-        with LLM(model, **own) as llm:
-            answers[str(setup)] = ask_all(llm, examples)
+    if base_url is not None:
+        tell(f"{limit} charts asked of {base_url}")
+        answers[base_url] = ask_server(base_url, model, examples, LONGEST_ANSWER)
+    else:
+        for setup in setups:
+            tell(f"{limit} charts with --mm-encoder-tp-mode {setup.mode} on {setup.num_ranks} rank(s)")
+            answers[str(setup)] = _ask_engine(model, setup, settings or {}, examples)
     scores = {name: score(examples, own) for name, own in answers.items()}
     num_different = sum(len(set(row)) > 1 for row in zip(*answers.values(), strict=True))
     report = ChartsReport(model, seed, limit, scores, num_different)
     if json_file is not None:
         json_file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     return report
+
+
+def _ask_engine(
+    model: str | None, setup: Setup, settings: Mapping[str, Any], examples: Sequence[Example]
+) -> list[str]:
+    own = {**settings, "mm_encoder_tp_mode": setup.mode, "tensor_parallel_size": setup.num_ranks}
+    with LLM(model, **own) as llm:
+        return ask_all(llm, examples)
 
 
 def ask_all(llm: LLM, examples: Sequence[Example]) -> list[str]:

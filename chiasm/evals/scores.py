@@ -51,5 +51,14 @@ def table(columns: dict[str, dict[str, Score]]) -> str:
     return "\n".join(lines)
 
 
+def agreement(num_ways: int, num_asked: int, num_different: int) -> str:
+    """Whether all ways of running answer alike; empty where there is one alone."""
+    if num_ways == 1:
+        return ""
+    if num_different:
+        return f"{num_different} of {num_asked} answers differ between the ways of running."
+    return f"All {num_ways} ways of running gave the same {num_asked} answers."
+
+
 def _cell(score: Score) -> str:
     return f"{100 * score.accuracy:.1f} +-{100 * score.standard_error:4.1f}"

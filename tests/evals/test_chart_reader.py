@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from chiasm import LLM
+from chiasm.cli.main import main
 from chiasm.config.built_in import BUILT_IN_FOLDER
 from chiasm.evals.charts.examples import Example, held_out_seed, make_example
-from chiasm.evals.runner import ALL_SETUPS, Setup, ask_all, run_charts_eval, score
+from chiasm.evals.runner import ALL_SETUPS, LONGEST_ANSWER, Setup, ask_all, run_charts_eval, score
+from chiasm.evals.served import ask_server
+from tests.e2e.servers import Server
 from training.compare import differences
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +56,30 @@ def test_the_report_on_disk(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     report = run_charts_eval(limit=2, json_file=file, setups=[Setup("auto", 1)])
     assert '"auto x1"' in file.read_text()
-    assert report.as_text().endswith("All 1 ways of running gave the same 2 answers.")
+    assert report.as_text().splitlines()[-1].startswith("question: ")
+
+
+def test_a_server_gives_the_same_answers(llm: LLM, examples: list[Example], tmp_path: Path) -> None:
+    with Server(None, tmp_path / "log") as server:
+        assert ask_server(server.url, None, examples[:16], LONGEST_ANSWER) == ask_all(llm, examples[:16])
+        command = ["eval", "charts", "--base-url", server.url, "--limit", "4", "--json", str(tmp_path / "r.json")]
+        assert main(command) == 0
+    assert json.loads((tmp_path / "r.json").read_text())["scores"][server.url]["all"]["asked"] == 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ([], "No answer from http://127.0.0.1:9/v1/models: ConnectError"),
+        (["--dtype", "float32"], "dtype can't be given with base-url"),
+        (["--tensor-parallel-size", "2"], "tensor-parallel-size can't be given with base-url"),
+    ],
+)
+def test_what_cannot_be_asked_of_a_server_is_said(
+    flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", "charts", "--base-url", "http://127.0.0.1:9", "--limit", "1", *flags]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_a_wheel_holds_it(tmp_path: Path) -> None:

@@ -78,9 +78,7 @@ def test_chartqa_by_mode(chartqa: Path, tmp_path: Path) -> None:
 
 def test_chartqa_by_a_server(chartqa: Path, tmp_path: Path) -> None:
     with Server(None, tmp_path / "log") as server:
-        report = evaluate(
-            tmp_path, "chartqa", "chart-reader", "--data", str(chartqa), "--base-url", server.url, "--limit", "2"
-        )
+        report = evaluate(tmp_path, "chartqa", "--data", str(chartqa), "--base-url", server.url, "--limit", "2")
     assert set(report["scores"]) == {server.url}
     assert report["scores"][server.url]["relaxed_accuracy"]["asked"] == 2
 

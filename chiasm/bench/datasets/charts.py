@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
-from chiasm.bench.datasets.sample import Sample, image_url, media_part, text_part
+from chiasm.bench.datasets.sample import Sample, media_part, text_part
+from chiasm.datasets.pictures import image_url
 from chiasm.evals.charts.examples import held_out_seed, make_example
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from chiasm.bench.datasets.sample import Sample, data_url, media_part, text_part
+from chiasm.bench.datasets.sample import Sample, media_part, text_part
+from chiasm.datasets.pictures import data_url
 from chiasm.datasets.rows import Row, find_files, iterate_rows
 from chiasm.errors import UserError, refuse, shorten
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from chiasm.bench.datasets.sample import Sample, image_url, media_part, text_part
-from chiasm.datasets.pictures import read_picture
+from chiasm.bench.datasets.sample import Sample, media_part, text_part
+from chiasm.datasets.pictures import image_url, read_picture
 from chiasm.datasets.rows import Row, find_files, iterate_rows
 from chiasm.errors import UserError, refuse
 

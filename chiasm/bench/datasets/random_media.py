@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from chiasm.bench.datasets.sample import Sample, data_url, image_url, media_part, text_part
+from chiasm.bench.datasets.sample import Sample, media_part, text_part
+from chiasm.datasets.pictures import data_url, image_url
 from chiasm.errors import refuse
 
 _WORDS = ("a", "of", "to", "in", "is", "on", "by", "it", "or", "be", "at", "as", "an", "we", "us", "if")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from typing import Any
 
 import msgspec
-from PIL import Image
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -35,15 +32,3 @@ def media_part(kind: str, url: str) -> dict[str, Any]:
         url: that it has.
     """
     return {"type": f"{kind}_url", f"{kind}_url": {"url": url}}
-
-
-def data_url(mime: str, content: bytes) -> str:
-    """Bytes within a URL."""
-    return f"data:{mime};base64,{base64.b64encode(content).decode()}"
-
-
-def image_url(image: Image.Image, form: str = "JPEG") -> str:
-    """A picture within a URL; JPEG is what vLLM's benchmark sends."""
-    buffer = io.BytesIO()
-    image.convert("RGB").save(buffer, form)
-    return data_url(f"image/{form.lower()}", buffer.getvalue())
