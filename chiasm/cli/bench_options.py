@@ -34,7 +34,13 @@ class DatasetOptions:
         1024, "Words of text in a prompt of random-mm.", "--input-len", "--random-input-len", min=0
     )
     output_len: int | None = option(
-        None, "Most tokens of an answer; by the data set if not given.", "--output-len", "--random-output-len", min=1
+        None,
+        "Most tokens of an answer; by the data set if not given.",
+        "--output-len",
+        "--random-output-len",
+        "--hf-output-len",
+        "--custom-output-len",
+        min=1,
     )
     random_range_ratio: float = option(0.0, "How far the lengths of random-mm vary.")
     random_mm_base_items_per_request: int = option(1, "Images and videos in a prompt of random-mm.", min=0)

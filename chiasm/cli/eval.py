@@ -18,7 +18,7 @@ eval_app = typer.Typer(no_args_is_help=True, help="Measure what a model answers.
 _MODEL_HELP = "Checkpoint, the built-in one if not given; with --base-url the server's name for it."
 _MODES_HELP = "weights, data or auto; repeatable; all three if not given."
 _MODES_OF_TASKS_HELP = "weights, data or auto; repeatable; the default alone if not given."
-_DATA_HELP = "Files with the data, or a folder; from the hub if not given."
+_DATA_HELP = "Files with the data, or a folder; charts, for chartqa, are drawn; from the hub if not given."
 _LIMIT_HELP = "How many questions, of each subject; all if not given."
 
 _Model = Annotated[str | None, typer.Argument(metavar="MODEL", help=_MODEL_HELP)]

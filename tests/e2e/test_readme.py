@@ -76,6 +76,19 @@ def test_offline_api_of_the_quick_start() -> None:
     assert printed == [ANSWER, SHOWN[2][2]]
 
 
+def test_the_commands_that_compare(server: Server, tmp_path: Path) -> None:
+    flags = {"serve": f"serve --base-url {server.url} --num-prompts 4", "compare": "compare"}
+    script = block("chiasm bench serve --label", "docs/benchmarks.md")
+    for name, given in flags.items():
+        script = script.replace(f"chiasm bench {name}", f"{sys.executable} -m chiasm.cli bench {given}")
+    done = subprocess.run(["bash", "-ec", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Successful requests:                     4") == 2
+    assert re.search(r"^ +old \(base\) +new$", done.stdout, re.M)
+    assert (tmp_path / "compare.png").stat().st_size > 10_000
+    assert "<svg" in (tmp_path / "compare.html").read_text(encoding="utf-8")
+
+
 def test_generate() -> None:
     command = block(".venv/bin/chiasm generate").replace(".venv/bin/chiasm", f"{sys.executable} -m chiasm.cli")
     assert run(["bash", "-c", command]).strip() == ANSWER
