@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -41,8 +41,8 @@ from tests.e2e.compare import (
 from tests.e2e.reference import Continuation, Reference
 
 _LIMIT = 1e-4
-_CUTTING = Setup(2, "auto")
-_SETUPS = (Setup(1, "data"), Setup(2, "weights"), Setup(2, "data"), _CUTTING)
+CUTTING = Setup(2, "auto")
+_SETUPS = (Setup(1, "data"), Setup(2, "weights"), Setup(2, "data"), CUTTING)
 _SETTINGS = {"kv_cache_memory_bytes": 2**28, "max_num_batched_tokens": 256}
 _BATCH = "one batch of all"
 
@@ -73,29 +73,34 @@ class Comparison(NamedTuple):
         return all(each.has_same_tokens for each in found) and largest <= _LIMIT
 
 
-def compare(folder: Path) -> Comparison:
-    """Run a checkpoint both ways."""
+def compare(folder: Path, setups: Sequence[Setup] = _SETUPS) -> Comparison:
+    """Run a checkpoint both ways.
+
+    Args:
+        folder: of the checkpoint.
+        setups: ways to run the engine; ``CUTTING`` is the last of them.
+    """
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     reference = Reference(SavedModel(folder, model.eval()))
     cases = make_cases(reference)
     logits = logit_differences(folder, reference, cases)
-    results = _run_engines(folder, cases, continuations(reference, cases))
+    results = _run_engines(folder, setups, cases, continuations(reference, cases))
     return Comparison(
         model_type=reference.facts.model_type,
         num_weights=sum(weight.numel() for weight in model.parameters()),
         logits=logits,
         answers={setup: {**result.alone, _BATCH: _worst(result.batch)} for setup, result in results.items()},
-        num_cut_plans=results[_CUTTING].num_cut_plans,
+        num_cut_plans=results[CUTTING].num_cut_plans,
     )
 
 
 def _run_engines(
-    folder: Path, cases: Mapping[str, Case], expected: Mapping[str, Continuation]
+    folder: Path, setups: Sequence[Setup], cases: Mapping[str, Case], expected: Mapping[str, Continuation]
 ) -> dict[Setup, EngineResult]:
     results = {}
     with TemporaryDirectory() as cache, patch.dict(os.environ, CHIASM_CACHE=cache):
-        for setup in _SETUPS:
-            if setup == _CUTTING:
+        for setup in setups:
+            if setup == CUTTING:
                 _make_exchanges_free(Path(cache))
             results[setup] = compare_engine(folder, setup, cases, expected, **_SETTINGS)
     return results

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from bench.compare import as_table, compare
+from bench.compare import CUTTING, as_table, compare
 from bench.make_checkpoint import FAMILIES
 from chiasm.models import registry
 from tests.checkpoints.common import SavedModel
+from tests.e2e.compare import Setup
 
 
 def test_every_family_has_a_checkpoint() -> None:
@@ -15,7 +16,7 @@ def test_every_family_has_a_checkpoint() -> None:
 
 
 def test_a_difference_is_told(qwen2_5_vl: SavedModel) -> None:
-    found = compare(qwen2_5_vl.folder)
+    found = compare(qwen2_5_vl.folder, [Setup(2, "data"), CUTTING])
     assert found.is_good
     assert found.num_cut_plans
     assert not found._replace(logits={**found.logits, "text": 2e-4}).is_good
