@@ -28,12 +28,15 @@ def rows(page: str, heading: str, level: int = 2) -> list[list[str]]:
     return lines
 
 
-def _serve_flags() -> set[str]:
-    [serve] = [command for name, command in typer.main.get_command(app).commands.items() if name == "serve"]  # type: ignore[attr-defined]
-    return {flag for parameter in serve.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+def _flags(*names: str) -> set[str]:
+    command = typer.main.get_command(app)
+    for name in names:
+        command = command.commands[name]  # type: ignore[attr-defined]
+    return {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
 
 
-FLAGS = _serve_flags()
+FLAGS = _flags("serve")
+FLAGS_OF_BENCH = _flags("bench", "serve")
 
 
 @pytest.mark.parametrize("row", rows("from-vllm.md", "Flags"), ids=lambda row: row[0])
@@ -43,6 +46,14 @@ def test_flags_of_vllm(row: list[str]) -> None:
     assert here in ("same", "no", "always", "`MODEL`") or named
     assert named <= FLAGS
     assert [flag for flag in theirs if (flag in FLAGS) != (here == "same")] == []
+
+
+@pytest.mark.parametrize("row", rows("from-vllm.md", "Benchmarks"), ids=lambda row: row[0])
+def test_flags_of_vllms_benchmark(row: list[str]) -> None:
+    theirs, is_same = _FLAG.findall(row[0]), row[1].startswith("same")
+    assert is_same or row[1].startswith("no") or "always" in row[1] or _FLAG.findall(row[1])
+    assert set(_FLAG.findall(row[1])) <= FLAGS_OF_BENCH
+    assert [flag for flag in theirs if (flag in FLAGS_OF_BENCH) != is_same] == []
 
 
 @pytest.mark.parametrize("row", rows("from-vllm.md", "Environment"), ids=lambda row: row[0])
