@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import io
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -21,6 +21,9 @@ _WORDS = ("a", "of", "to", "in", "is", "on", "by", "it", "or", "be", "at", "as",
 _FPS = 2
 _MAX_SIDE = 8192
 _MAX_FRAMES = 4096
+_SHARE = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_ENTRY = re.compile(rf"\s*\(\s*(\d{{1,9}})\s*,\s*(\d{{1,9}})\s*,\s*(\d{{1,9}})\s*\)\s*:\s*({_SHARE})\s*")
+_TABLE = re.compile(rf"\s*\{{{_ENTRY.pattern}(?:,{_ENTRY.pattern})*,?\s*\}}\s*")
 
 
 class Bucket(NamedTuple):
@@ -133,24 +136,19 @@ def parse_buckets(text: str) -> dict[Bucket, float]:
     Raises:
         UserError: if it is none.
     """
-    try:
-        table = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        table = None
-    if not isinstance(table, dict) or not table:
+    if not _TABLE.fullmatch(text):
         refuse("random_mm_bucket_config", text, "a table such as {(256, 256, 1): 0.5, (720, 1280, 16): 0.5}")
-    return {_bucket(key): _share(share) for key, share in table.items()}
+    return {_bucket(*map(int, sizes)): _share(float(share)) for *sizes, share in _ENTRY.findall(text)}
 
 
-def _bucket(key: object) -> Bucket:
-    is_size = isinstance(key, tuple) and len(key) == 3 and all(type(value) is int for value in key)
-    if not is_size or not (min(key[:2]) >= 1 and max(key[:2]) <= _MAX_SIDE and 1 <= key[2] <= _MAX_FRAMES):  # type: ignore[index]
+def _bucket(height: int, width: int, num_frames: int) -> Bucket:
+    if not (1 <= min(height, width) <= max(height, width) <= _MAX_SIDE and 1 <= num_frames <= _MAX_FRAMES):
         limit = f"keys (height, width, frames), sides up to {_MAX_SIDE}, frames up to {_MAX_FRAMES}"
-        refuse("random_mm_bucket_config", key, limit)
-    return Bucket(*key)  # type: ignore[misc]
+        refuse("random_mm_bucket_config", (height, width, num_frames), limit)
+    return Bucket(height, width, num_frames)
 
 
-def _share(share: object) -> float:
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-        return refuse("random_mm_bucket_config", share, "probabilities in [0, 1]")
-    return float(share)
+def _share(share: float) -> float:
+    if not 0 <= share <= 1:
+        refuse("random_mm_bucket_config", share, "probabilities in [0, 1]")
+    return share
