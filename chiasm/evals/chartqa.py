@@ -24,7 +24,7 @@ _FINAL = re.compile(r"final answer: (.+)$", re.IGNORECASE)
 _EMPHASISED = re.compile(r"([aA]nswer)\**:\**")
 _MARKS = str.maketrans("", "", "*_[]()")
 _MARK = "answer:"
-_ENDINGS = (string.punctuation + string.whitespace).replace("%", "")
+_ENDING = re.compile(rf"[\s{re.escape(string.punctuation.replace('%', ''))}]+\Z")
 _AROUND = ("is {}", "was {}", " {}.", "are {}", "\n\n{}")
 
 
@@ -95,7 +95,7 @@ def _is_relaxed(answer: str, target: str, *, trims: bool) -> bool:
 
 def _plain(text: str) -> str:
     if any(character.isdigit() for character in text):
-        return text.rstrip(_ENDINGS).replace(",", "").replace("$", "")
+        return _ENDING.sub("", text).replace(",", "").replace("$", "")
     is_quoted = text[:1] in ("'", '"') and text.endswith(text[:1])
     return text[1:-1] if is_quoted else text
 

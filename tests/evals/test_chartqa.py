@@ -36,6 +36,7 @@ def test_lm_evals_scorer_agrees() -> None:
         ("Final Answer: 12 apples", "12", False),
         ("Final Answer: [1, 2]", "[1, 2]", False),  # marks go from the answer alone
         ("Final Answer: B) blue", "b", True),
+        ("Final Answer: 5 kg", "5 kg\u00a0", True),  # blanks are all that Unicode has
         ("blue", "blue", False),  # no answer is named
     ],
 )
