@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from chiasm.errors import UserError, refuse
+from chiasm.errors import UserError, shorten
 
 Row = dict[str, Any]
 
@@ -37,13 +37,18 @@ def find_files(path: str, split: str) -> list[Path]:
     place = Path(path).expanduser()
     if place.is_file():
         if place.suffix not in _FORMS:
-            refuse("dataset_path", path, f"a file that ends with one of {', '.join(_FORMS)}")
+            _refuse(path, f"a file that ends with one of {', '.join(_FORMS)}")
         return [place]
     if place.is_dir():
         return _files_in(place, split)
     if path.count("/") != 1 or path.startswith((".", "/", "~")):
-        refuse("dataset_path", path, "a file, a folder, or a name on the hub of the form owner/name")
+        _refuse(path, "a file, a folder, or a name on the hub of the form owner/name")
     return _files_in(_download(path, split), split)
+
+
+def _refuse(path: str, limit: str) -> NoReturn:
+    # The commands call it --dataset-path or --data.
+    raise UserError(f"The data set must be {limit}, got {shorten(path)}.", param="dataset_path")
 
 
 def _files_in(folder: Path, split: str) -> list[Path]:

@@ -17,7 +17,7 @@ from lm_eval.tasks import TaskManager
 
 from chiasm.datasets.pictures import read_picture
 from chiasm.datasets.rows import Row, iterate_rows
-from chiasm.errors import UserError, refuse
+from chiasm.errors import UserError, refuse, shorten
 from chiasm.evals.charts.rows import chartqa_rows
 
 TASKS = ("chartqa", "mmmu")
@@ -30,6 +30,10 @@ _FOLDER = Path(lm_eval_tasks.__file__).parent
 _CHARTQA = _FOLDER / "chartqa" / "chartqa.yaml"
 _MMMU = "mmmu_val"
 _PICTURES = "image"  # how the columns with pictures begin
+_COLUMNS = {
+    "chartqa": ("image", "query", "label"),
+    "mmmu": ("question", "question_type", "options", "answer", "image_1"),
+}
 
 
 @contextmanager
@@ -65,17 +69,19 @@ def _from_hub(task: str) -> list[Task]:
 
 def _write_tasks(task: str, path: str, limit: int | None, folder: Path) -> list[str]:
     """Tasks like lm-eval's own with other data, and their names."""
+    place = Path(path).expanduser()
     if task == "chartqa":
         rows = islice(chartqa_rows(), _NUM_DRAWN) if path == DRAWN else iterate_rows(path, "test")
-        _write_task("chartqa_local", _CHARTQA, "test", rows, limit, folder)
+        beside = place if place.is_dir() else place.parent
+        _write_task("chartqa_local", _CHARTQA, "test", _read(rows, "chartqa", beside), limit, folder)
         return ["chartqa_local"]
-    place, names = Path(path).expanduser(), []
+    names = []
     for file in sorted((_FOLDER / "mmmu").glob("mmmu_*.yaml")):
         subject = _value(file, "dataset_name")
         if subject and (place / subject).is_dir():
             names.append(f"{file.stem}_local")
             rows = iterate_rows(str(place / subject), "validation")
-            _write_task(names[-1], file, "validation", rows, limit, folder)
+            _write_task(names[-1], file, "validation", _read(rows, "mmmu", place / subject), limit, folder)
     if not names:
         refuse("data", path, "a folder with folders of MMMU's subjects, such as Accounting")
     return names
@@ -90,20 +96,38 @@ def _value(file: Path, name: str) -> str | None:
 def _write_task(name: str, base: Path, split: str, rows: Iterable[Row], limit: int | None, folder: Path) -> None:
     """A task like the one in the file ``base``, but with these rows."""
     data = folder / f"{name}.parquet"
-    kept = [_with_pictures(row) for _, row in zip(range(limit or 10**9), rows, strict=False)]
+    kept = list(islice(rows, limit))
     if not kept:
-        raise UserError(f"There are no rows for {name}.", param="data")
+        refuse("data", "none", f"rows of the split {split}")
     datasets.Dataset.from_list(kept).to_parquet(data)
     fields: dict[str, Any] = {
         "include": str(base),
         "task": name,
         "dataset_path": "parquet",
         "dataset_name": None,
-        "dataset_kwargs": {"data_files": {split: str(data)}},
+        # Else a copy of every run's data would stay in the user's cache.
+        "dataset_kwargs": {"data_files": {split: str(data)}, "cache_dir": str(folder)},
     }
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(fields), encoding="utf-8")
 
 
-def _with_pictures(row: Row) -> Row:
-    pictures = {name: value for name, value in row.items() if name.startswith(_PICTURES) and value is not None}
-    return {**row, **{name: read_picture(value) for name, value in pictures.items()}}
+def _read(rows: Iterable[Row], task: str, folder: Path) -> Iterator[Row]:
+    """Rows with their pictures read; paths of these begin in the folder.
+
+    Raises:
+        UserError: for a row that lacks something, naming both.
+    """
+    for number, row in enumerate(rows, start=1):
+        lacking = [name for name in _COLUMNS[task] if row.get(name) in (None, [], "")]
+        if lacking:
+            message = f"Row {number} has no {' nor '.join(lacking)}; it has {shorten(', '.join(row))}."
+            raise UserError(message, param="data")
+        yield {name: _cell(name, value, folder) for name, value in row.items()}
+
+
+def _cell(name: str, value: object, folder: Path) -> object:
+    if name.startswith(_PICTURES) and value is not None:
+        return read_picture(value, folder)
+    if name == "label":  # right answers, or the only one
+        return [str(answer) for answer in (value if isinstance(value, list) else [value])]
+    return value

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from chiasm.errors import UserError
 from chiasm.evals.charts.examples import Example, held_out_seed, make_example
 from tests.e2e.servers import Server
 
@@ -114,7 +115,39 @@ def test_lm_evals_own_command_line_knows_the_model(chartqa: Path, tmp_path: Path
     assert "colours" in done.stdout
 
 
+def test_rows_of_files_are_brought_into_the_form_of_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One answer may stand for a list, paths of pictures begin beside the file, and no copy is kept in the cache."""
+    from chiasm.evals.tasks import datasets, loaded_tasks
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "bars.png").write_bytes(png(charts(1)[0].images[0]))
+    rows = [{"image": "bars.png", "query": "Which?", "label": label} for label in ("Blue", ["Red", "Green"], 14)]
+    (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with loaded_tasks("chartqa", str(tmp_path / "test.jsonl"), None) as [task]:
+        docs = list(task.test_docs())
+        assert [doc["label"] for doc in docs] == [["Blue"], ["Red", "Green"], ["14"]]
+        assert [task.doc_to_target(doc) for doc in docs] == ["Blue", "Red", "14"]
+        assert docs[0]["image"].size == charts(1)[0].images[0].size
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"question": "Which?", "answer": "C"}, "Row 1 has no image nor query nor label; it has 'question, answer'"),
+        ({"image": None, "query": "Which?", "label": ["C"]}, "Row 1 has no image;"),
+        ({"image": "a.png", "query": "Which?", "label": []}, "Row 1 has no label;"),
+    ],
+)
+def test_rows_that_lack_something_are_named(tmp_path: Path, row: dict[str, Any], said: str) -> None:
+    from chiasm.evals.tasks import loaded_tasks
+
+    (tmp_path / "test.jsonl").write_text(json.dumps(row))
+    with pytest.raises(UserError, match=said), loaded_tasks("chartqa", str(tmp_path), None):
+        pass
+
+
 def test_data_that_is_not_there_is_said_before_a_model_is_loaded() -> None:
     done = run("chiasm.cli", "eval", "chartqa", "no-such-model", "--data", "/nowhere")
     assert done.returncode == 2
-    assert "dataset_path must be" in done.stderr
+    assert "The data set must be" in done.stderr
