@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
 from chiasm.cli.files import check_writable, write_file
 from chiasm.cli.given import refuse_given
+from chiasm.config.engine import EncoderMode
+from chiasm.errors import refuse
 from chiasm.logs import configure_logging
 
 eval_app = typer.Typer(no_args_is_help=True, help="Measure what a model answers.")
@@ -45,7 +47,8 @@ def charts(
     json: _Json = None,
     mm_encoder_tp_mode: Annotated[list[str] | None, typer.Option(metavar="MODE", help=_MODES_HELP)] = None,
     tensor_parallel_size: Annotated[
-        list[int] | None, typer.Option(help="Number of ranks; repeatable; 1 and 2 if not given.", min=1)
+        list[int] | None,
+        typer.Option("--tensor-parallel-size", "-tp", help="Ranks; repeatable; 1 and 2 if not given.", min=1),
     ] = None,
     dtype: _DType = "auto",
 ) -> None:
@@ -54,7 +57,7 @@ def charts(
 
     configure_logging("eval", "WARNING")
     _check(context, base_url, json)
-    modes, ranks = mm_encoder_tp_mode or MODES, tensor_parallel_size or NUM_RANKS
+    modes, ranks = _checked_modes(mm_encoder_tp_mode or MODES), dict.fromkeys(tensor_parallel_size or NUM_RANKS)
     report = run_charts_eval(
         model,
         limit=limit,
@@ -98,7 +101,7 @@ def _published(task: str) -> Callable[..., None]:
             data=data,
             limit=limit,
             base_url=base_url,
-            setups=[Setup(mode, tensor_parallel_size) for mode in mm_encoder_tp_mode or ("auto",)],
+            setups=[Setup(mode, tensor_parallel_size) for mode in _checked_modes(mm_encoder_tp_mode or ("auto",))],
             settings=settings,
             tell=_tell,
         )
@@ -121,6 +124,15 @@ def _check(context: typer.Context, base_url: str | None, json: Path | None) -> N
         refuse_given(context, _OF_THE_ENGINE, "can't be given with base-url: it is up to the server")
     if json is not None:
         check_writable("json", json)
+
+
+def _checked_modes(modes: Iterable[str]) -> list[str]:
+    """Each once."""
+    known = get_args(EncoderMode)
+    for mode in modes:
+        if mode not in known:
+            refuse("mm-encoder-tp-mode", mode, f"one of {', '.join(known)}")
+    return list(dict.fromkeys(modes))
 
 
 def _tell(line: str) -> None:

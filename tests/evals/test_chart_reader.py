@@ -82,6 +82,13 @@ def test_what_cannot_be_asked_of_a_server_is_said(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("task", ["charts", "chartqa"])
+def test_an_unknown_mode_is_refused_before_any_runs(task: str, capsys: pytest.CaptureFixture[str]) -> None:
+    modes = ["--mm-encoder-tp-mode", "data", "--mm-encoder-tp-mode", "rows"]
+    assert main(["eval", task, *modes]) == 2
+    assert "mm-encoder-tp-mode must be one of weights, data, auto, got 'rows'" in capsys.readouterr().err
+
+
 def test_a_wheel_holds_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, env=dict(os.environ), capture_output=True, check=True, timeout=60)
