@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from lm_eval.api.model import LM
     from lm_eval.api.task import Task
 
-_CONCURRENT = 8
 _MAX_IMAGES = {"chartqa": 1, "mmmu": 7}
 _MISTRAL = ("explicit_prompt_relaxed_correctness", "anywhere_in_answer_relaxed_correctness")
 _METRICS = {"chartqa": ("exact_match", "relaxed_accuracy", "anywhere_accuracy"), "mmmu": ("acc",)}
@@ -123,17 +121,9 @@ def _engine(model: str | None, settings: dict[str, Any]) -> Iterator[LM]:
 
 @contextmanager
 def _server(base_url: str, model: str | None, max_images: int) -> Iterator[LM]:
-    from lm_eval.api.registry import get_model
+    from chiasm.evals.harness import ServedVLM
 
-    os.environ.setdefault("OPENAI_API_KEY", "unused")  # lm-eval insists on one
-    url = f"{base_url.rstrip('/')}/v1/chat/completions"
-    yield get_model("local-chat-completions")(
-        model=model or first_model(base_url),
-        base_url=url,
-        num_concurrent=_CONCURRENT,
-        max_images=max_images,
-        tokenizer_backend=None,
-    )
+    yield ServedVLM(base_url, model or first_model(base_url), max_images)
 
 
 def _samples(lm: LM, tasks: Sequence[Task], limit: int | None) -> list[dict[str, Any]]:

@@ -88,7 +88,9 @@ def run_charts_eval(
     answers: dict[str, list[str]] = {}
     if base_url is not None:
         tell(f"{limit} charts asked of {base_url}")
-        answers[base_url] = ask_server(base_url, model, examples, LONGEST_ANSWER)
+        conversations = [conversation(example) for example in examples]
+        greedy = {"temperature": 0, "max_tokens": LONGEST_ANSWER}
+        answers[base_url] = ask_server(base_url, model, conversations, [greedy] * limit)
     else:
         for setup in setups:
             tell(f"{limit} charts with --mm-encoder-tp-mode {setup.mode} on {setup.num_ranks} rank(s)")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpcore2
 import msgspec
+from tqdm import tqdm
 
 from chiasm.datasets.pictures import image_url
-from chiasm.errors import UserError, shorten
-from chiasm.evals.charts.examples import Example
+from chiasm.errors import UserError, refuse, shorten
 
 _CONCURRENT = 8
 _SECONDS = 600.0
@@ -22,23 +22,39 @@ _OK = 200
 _KEY = "OPENAI_API_KEY"
 
 
-def ask_server(base_url: str, model: str | None, examples: Sequence[Example], max_tokens: int) -> list[str]:
-    """Its answers, decoded greedily; some questions are asked at a time.
+def ask_server(
+    base_url: str,
+    model: str | None,
+    conversations: Sequence[Sequence[Mapping[str, Any]]],
+    settings: Sequence[Mapping[str, Any]],
+    *,
+    use_tqdm: bool = False,
+) -> list[str]:
+    """Its answers; some questions are asked at a time.
 
     Args:
         base_url: of a server with ``/v1/chat/completions``. The key for it is OPENAI_API_KEY of the environment.
         model: as it calls it; None takes the first one that it lists.
-        examples: questions.
-        max_tokens: of each answer.
+        conversations: in the form of ``LLM.chat``, with pictures.
+        settings: further fields of each request.
+        use_tqdm: whether to show progress.
 
     Raises:
         UserError: if it doesn't answer, or refuses a question.
     """
-    url = f"{base_url.rstrip('/')}/v1/chat/completions"
-    fields = {"model": model or first_model(base_url), "temperature": 0, "max_tokens": max_tokens}
-    bodies = [{**fields, "messages": [_message(example)]} for example in examples]
-    with httpcore2.ConnectionPool(max_connections=_CONCURRENT) as pool, ThreadPoolExecutor(_CONCURRENT) as threads:
-        return list(threads.map(lambda body: _ask(pool, url, body), bodies))
+    url = _url(base_url, "chat/completions")
+    name = model or first_model(base_url)
+    bodies = [
+        {"model": name, **own, "messages": [_message(message) for message in messages]}
+        for messages, own in zip(conversations, settings, strict=True)
+    ]
+    threads = ThreadPoolExecutor(_CONCURRENT)
+    with httpcore2.ConnectionPool(max_connections=_CONCURRENT) as pool:
+        try:
+            answers = threads.map(lambda body: _ask(pool, url, body), bodies)
+            return list(tqdm(answers, total=len(bodies), disable=not use_tqdm, dynamic_ncols=True))
+        finally:
+            threads.shutdown(cancel_futures=True)  # after the first failure, or Ctrl-C, the others aren't asked
 
 
 def first_model(base_url: str) -> str:
@@ -47,7 +63,7 @@ def first_model(base_url: str) -> str:
     Raises:
         UserError: if there is none.
     """
-    url = f"{base_url.rstrip('/')}/v1/models"
+    url = _url(base_url, "models")
     with httpcore2.ConnectionPool() as pool:
         listed = _exchange(pool, "GET", url, None)
     try:
@@ -56,9 +72,21 @@ def first_model(base_url: str) -> str:
         raise UserError(f"{url} lists no model.", param="base_url") from error
 
 
-def _message(example: Example) -> dict[str, Any]:
-    pictures = [{"type": "image_url", "image_url": {"url": image_url(image, "PNG")}} for image in example.images]
-    return {"role": "user", "content": [*pictures, {"type": "text", "text": example.question}]}
+def _url(base_url: str, path: str) -> str:
+    if not base_url.startswith(("http://", "https://")):
+        refuse("base-url", base_url, "an http(s) URL")
+    return f"{base_url.rstrip('/')}/v1/{path}"
+
+
+def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+    content = message["content"]
+    return {**message, "content": content if isinstance(content, str) else [_part(part) for part in content]}
+
+
+def _part(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    if part["type"] != "image":
+        return part
+    return {"type": "image_url", "image_url": {"url": image_url(part["image"], "PNG")}}
 
 
 def _ask(pool: httpcore2.ConnectionPool, url: str, body: dict[str, Any]) -> str:

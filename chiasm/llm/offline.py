@@ -160,6 +160,23 @@ class LLM:
         """Of the loaded model."""
         return self._engine.facts
 
+    @property
+    def max_model_len(self) -> int:
+        """Longest prompt and answer together, in tokens."""
+        return self._engine.max_model_len
+
+    def tokenize(self, prompt: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a plain prompt, which may be longer than the context.
+
+        Args:
+            prompt: as for ``generate``.
+            add_special_tokens: put around it what the tokenizer puts around a text, such as a token to begin.
+
+        Raises:
+            UserError: if it is far longer, or holds a media token.
+        """
+        return self._run(self._engine.tokenize(prompt, add_special_tokens=add_special_tokens))
+
     def start_profile(self) -> None:
         """Record what the ranks compute, until ``stop_profile``.
 

@@ -16,7 +16,7 @@ from chiasm import LLM
 from chiasm.cli.main import main
 from chiasm.config.built_in import BUILT_IN_FOLDER
 from chiasm.evals.charts.examples import Example, held_out_seed, make_example
-from chiasm.evals.runner import ALL_SETUPS, LONGEST_ANSWER, Setup, ask_all, run_charts_eval, score
+from chiasm.evals.runner import ALL_SETUPS, LONGEST_ANSWER, Setup, ask_all, conversation, run_charts_eval, score
 from chiasm.evals.served import ask_server
 from tests.e2e.servers import Server
 from training.compare import differences
@@ -61,7 +61,9 @@ def test_the_report_on_disk(tmp_path: Path) -> None:
 
 def test_a_server_gives_the_same_answers(llm: LLM, examples: list[Example], tmp_path: Path) -> None:
     with Server(None, tmp_path / "log") as server:
-        assert ask_server(server.url, None, examples[:16], LONGEST_ANSWER) == ask_all(llm, examples[:16])
+        greedy = {"temperature": 0, "max_tokens": LONGEST_ANSWER}
+        conversations = [conversation(example) for example in examples[:16]]
+        assert ask_server(server.url, None, conversations, [greedy] * 16) == ask_all(llm, examples[:16])
         command = ["eval", "charts", "--base-url", server.url, "--limit", "4", "--json", str(tmp_path / "r.json")]
         assert main(command) == 0
     assert json.loads((tmp_path / "r.json").read_text())["scores"][server.url]["all"]["asked"] == 4
@@ -71,6 +73,7 @@ def test_a_server_gives_the_same_answers(llm: LLM, examples: list[Example], tmp_
     ("flags", "said"),
     [
         ([], "No answer from http://127.0.0.1:9/v1/models: ConnectError"),
+        (["--base-url", "127.0.0.1:9"], "base-url must be an http(s) URL, got '127.0.0.1:9'"),
         (["--dtype", "float32"], "dtype can't be given with base-url"),
         (["--tensor-parallel-size", "2"], "tensor-parallel-size can't be given with base-url"),
     ],
