@@ -4,14 +4,15 @@
     python examples/vision_language.py --model-type qwen2_5_vl --modality video --num-prompts 4
     python examples/vision_language.py --model path/to/checkpoint --image one.png --question "What is this?"
 
-Without a model it takes the built-in one, which reads charts; without --image or --video it asks about a chart that
-comes with the package, or about a clip that it draws, in which one bar of a chart grows.
+Without a model it takes the built-in one, which reads charts; without --image or --video it asks about charts that
+come with the package, or about clips that it draws, in which one bar of a chart grows.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from itertools import count, islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,8 +35,13 @@ MODELS = {
     "mllama": "meta-llama/Llama-3.2-11B-Vision-Instruct",
 }
 WITHOUT_VIDEO = {"llama4", "mllama"}
-CHARTS = Path(__file__).parents[1] / "chiasm" / "assets" / "chart-reader" / "examples"
-QUESTIONS = {"image": "Which bar is the largest?", "video": "Which bar grows?"}
+FOLDER = Path(__file__).parents[1] / "chiasm" / "assets" / "chart-reader" / "examples"
+CHARTS = [
+    (FOLDER / "bars.png", "Which bar is the largest?"),
+    (FOLDER / "line.png", "What is the value of Aug?"),
+    (FOLDER / "pie.png", "What is the color of Iron?"),
+    (FOLDER / "table.png", "How many rows are there?"),
+]
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -44,7 +50,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", help="folder or hub name, in place of the family's usual one")
     parser.add_argument("--modality", choices=("image", "video"), default="image")
     parser.add_argument("--num-prompts", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0, help="of the pictures and of sampling")
+    parser.add_argument("--seed", type=int, default=0, help="which picture is the first, what clips show")
     parser.add_argument("--image", type=Path, action="append", help="a picture; repeatable")
     parser.add_argument("--video", type=Path, action="append", help="a video; repeatable")
     parser.add_argument("--question", help="about each")
@@ -54,26 +60,27 @@ def parse_arguments() -> argparse.Namespace:
     options = parser.parse_args()
     if options.modality == "video" and options.model_type in WITHOUT_VIDEO:
         parser.error(f"{options.model_type} takes images only")
+    if (options.video and options.modality == "image") or (options.image and options.modality == "video"):
+        parser.error(f"--modality is {options.modality}")
     return options
 
 
-def images(options: argparse.Namespace) -> Iterator[Image.Image]:
-    """Pictures without end, from a place that the seed says."""
-    files = options.image or [CHARTS / "bars.png"]
-    while True:
-        yield from (
-            Image.open(file) for file in files[options.seed % len(files) :] + files[: options.seed % len(files)]
-        )
+def images(options: argparse.Namespace) -> Iterator[tuple[Image.Image, str]]:
+    """Pictures and questions without end, from a place that the seed says."""
+    asked = [(file, "What is in this picture?") for file in options.image] if options.image else CHARTS
+    for number in count(options.seed):
+        file, question = asked[number % len(asked)]
+        yield Image.open(file), question
 
 
-def videos(options: argparse.Namespace) -> Iterator[bytes | npt.NDArray[np.uint8]]:
-    """Files, or clips that are drawn, without end."""
+def videos(options: argparse.Namespace) -> Iterator[tuple[bytes | npt.NDArray[np.uint8], str]]:
+    """Files, or clips that are drawn, and questions without end."""
     rng = Random(options.seed)
-    while True:
+    for number in count():
         if options.video:
-            yield from (file.read_bytes() for file in options.video)
+            yield options.video[number % len(options.video)].read_bytes(), "What happens?"
         else:
-            yield draw_clip(rng)
+            yield draw_clip(rng), "Which bar grows?"
 
 
 def draw_clip(rng: Random, num_frames: int = 4, side: int = 168) -> npt.NDArray[np.uint8]:
@@ -93,12 +100,12 @@ def draw_clip(rng: Random, num_frames: int = 4, side: int = 168) -> npt.NDArray[
 
 def conversations(options: argparse.Namespace) -> list[list[dict[str, Any]]]:
     """One message each: an image or a video, and a question about it."""
-    media = images(options) if options.modality == "image" else videos(options)
-    question = {"type": "text", "text": options.question or QUESTIONS[options.modality]}
+    asked = images(options) if options.modality == "image" else videos(options)
     made = []
-    for _ in range(options.num_prompts):
-        part = {"type": options.modality, options.modality: next(media)}
-        made.append([{"role": "user", "content": [part, question]}])
+    for media, question in islice(asked, options.num_prompts):
+        part = {"type": options.modality, options.modality: media}
+        text = {"type": "text", "text": options.question or question}
+        made.append([{"role": "user", "content": [part, text]}])
     return made
 
 
