@@ -32,7 +32,7 @@ _MMMU = "mmmu_val"
 _PICTURES = "image"  # how the columns with pictures begin
 _COLUMNS = {
     "chartqa": ("image", "query", "label"),
-    "mmmu": ("question", "question_type", "options", "answer", "image_1"),
+    "mmmu": ("question", "question_type", "answer", "image_1"),
 }
 
 
