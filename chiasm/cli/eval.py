@@ -28,7 +28,9 @@ _BaseUrl = Annotated[str | None, typer.Option(metavar="URL", help="Ask a server 
 _Json = Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the report here.")]
 _DType = Annotated[str, typer.Option(help="Type of weights and activations.")]
 
-_OF_THE_ENGINE = ("mm_encoder_tp_mode", "tensor_parallel_size", "max_model_len", "dtype")
+_ChatTemplate = Annotated[str | None, typer.Option(help="Jinja template for conversations, or a file with one.")]
+
+_OF_THE_ENGINE = ("mm_encoder_tp_mode", "tensor_parallel_size", "max_model_len", "dtype", "chat_template")
 
 
 @eval_app.callback()
@@ -51,6 +53,7 @@ def charts(
         typer.Option("--tensor-parallel-size", "-tp", help="Ranks; repeatable; 1 and 2 if not given.", min=1),
     ] = None,
     dtype: _DType = "auto",
+    chat_template: _ChatTemplate = None,
 ) -> None:
     """Ask about held-out charts; accuracy is ChartQA's relaxed one."""
     from chiasm.evals.runner import MODES, NUM_RANKS, Setup, run_charts_eval
@@ -65,7 +68,7 @@ def charts(
         json_file=json,
         base_url=base_url,
         setups=[Setup(mode, num_ranks) for num_ranks in ranks for mode in modes],
-        settings={"dtype": dtype},
+        settings={"dtype": dtype, "chat_template": chat_template},
         tell=_tell,
     )
     typer.echo(report.as_text())
@@ -88,13 +91,14 @@ def _published(task: str) -> Callable[..., None]:
         tensor_parallel_size: Annotated[int, typer.Option("--tensor-parallel-size", "-tp", help="Ranks.", min=1)] = 1,
         max_model_len: Annotated[int | None, typer.Option(help="Longest prompt and answer together.")] = None,
         dtype: _DType = "auto",
+        chat_template: _ChatTemplate = None,
     ) -> None:
         from chiasm.evals.published import run_task, write_report
         from chiasm.evals.runner import Setup
 
         configure_logging("eval", "WARNING")
         _check(context, base_url, json)
-        settings = {"dtype": dtype} | ({} if max_model_len is None else {"max_model_len": max_model_len})
+        settings = {"dtype": dtype, "chat_template": chat_template, "max_model_len": max_model_len}
         report = run_task(
             task,
             model,
