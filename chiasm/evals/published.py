@@ -129,8 +129,16 @@ def _server(base_url: str, model: str | None, max_images: int) -> Iterator[LM]:
 def _samples(lm: LM, tasks: Sequence[Task], limit: int | None) -> list[dict[str, Any]]:
     """What lm-eval notes of each question."""
     from lm_eval import simple_evaluate
+    from lm_eval.tasks import TaskManager
 
-    found = simple_evaluate(lm, tasks=list(tasks), limit=limit, apply_chat_template=True, bootstrap_iters=0)
+    found = simple_evaluate(
+        lm,
+        tasks=list(tasks),
+        limit=limit,
+        apply_chat_template=True,
+        bootstrap_iters=0,
+        task_manager=TaskManager(include_defaults=False),  # all others would be read for seconds, and aren't needed
+    )
     return [sample for samples in found["samples"].values() for sample in samples]
 
 

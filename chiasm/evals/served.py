@@ -44,15 +44,15 @@ def ask_server(
     """
     url = _url(base_url, "chat/completions")
     name = model or first_model(base_url)
-    bodies = [
-        {"model": name, **own, "messages": [_message(message) for message in messages]}
-        for messages, own in zip(conversations, settings, strict=True)
-    ]
+
+    def ask(messages: Sequence[Mapping[str, Any]], own: Mapping[str, Any]) -> str:
+        return _ask(pool, url, {"model": name, **own, "messages": [_message(message) for message in messages]})
+
     threads = ThreadPoolExecutor(_CONCURRENT)
     with httpcore2.ConnectionPool(max_connections=_CONCURRENT) as pool:
         try:
-            answers = threads.map(lambda body: _ask(pool, url, body), bodies)
-            return list(tqdm(answers, total=len(bodies), disable=not use_tqdm, dynamic_ncols=True))
+            answers = threads.map(ask, conversations, settings)
+            return list(tqdm(answers, total=len(conversations), disable=not use_tqdm, dynamic_ncols=True))
         finally:
             threads.shutdown(cancel_futures=True)  # after the first failure, or Ctrl-C, the others aren't asked
 

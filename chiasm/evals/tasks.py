@@ -54,17 +54,23 @@ def loaded_tasks(task: str, data: str | None, limit: int | None) -> Iterator[lis
         return
     with tempfile.TemporaryDirectory() as folder:
         names = _write_tasks(task, data, limit, Path(folder))
-        yield list(TaskManager(include_path=folder).load(names)["tasks"].values())
+        yield _load(names, folder)
 
 
 def _from_hub(task: str) -> list[Task]:
     name = _MMMU if task == "mmmu" else task
     try:
-        return list(TaskManager().load([name])["tasks"].values())
+        return _load([name], str(_FOLDER / task))
     except OSError as error:  # no network, and nothing in the cache
         message = f"The data of {task} can't be had from the hub; --data names files or a folder with them"
         message += f", or {DRAWN}, which are drawn." if task == "chartqa" else "."
         raise UserError(message, param="data") from error
+
+
+def _load(names: list[str], folder: str) -> list[Task]:
+    """Tasks that are described in a folder; lm-eval has thousands of others, and reads them for seconds."""
+    manager = TaskManager(include_path=folder, include_defaults=False)
+    return list(manager.load(names)["tasks"].values())
 
 
 def _write_tasks(task: str, path: str, limit: int | None, folder: Path) -> list[str]:

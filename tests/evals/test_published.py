@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from chiasm.cli.main import main
 from chiasm.errors import UserError
 from chiasm.evals.charts.examples import Example, held_out_seed, make_example
 from tests.e2e.servers import Server
@@ -53,16 +54,8 @@ def chartqa(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder.parent
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **OFFLINE}
-    return subprocess.run(
-        [sys.executable, "-m", *command], capture_output=True, text=True, timeout=170, check=False, env=environment
-    )
-
-
 def evaluate(tmp_path: Path, *arguments: str) -> dict[str, Any]:
-    done = run("chiasm.cli", "eval", *arguments, "--json", str(tmp_path / "report.json"))
-    assert done.returncode == 0, done.stderr
+    assert main(["eval", *arguments, "--json", str(tmp_path / "report.json")]) == 0
     report: dict[str, Any] = json.loads((tmp_path / "report.json").read_text())
     return report
 
@@ -110,7 +103,11 @@ def test_lm_evals_own_command_line_knows_the_model(chartqa: Path, tmp_path: Path
     }  # fmt: skip
     (tmp_path / "colours.yaml").write_text(json.dumps(task))
     line = ["--model", "chiasm-vlm", "--tasks", "colours", "--include_path", str(tmp_path), "--limit", "2"]
-    done = run("chiasm.evals.harness", *line, "--model_args", "dtype=float32,tensor_parallel_size=2")
+    command = [sys.executable, "-m", "chiasm.evals.harness", *line]
+    done = subprocess.run(
+        [*command, "--model_args", "dtype=float32,tensor_parallel_size=2"],
+        env={**os.environ, **OFFLINE}, capture_output=True, text=True, timeout=170, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "colours" in done.stdout
 
@@ -147,7 +144,6 @@ def test_rows_that_lack_something_are_named(tmp_path: Path, row: dict[str, Any],
         pass
 
 
-def test_data_that_is_not_there_is_said_before_a_model_is_loaded() -> None:
-    done = run("chiasm.cli", "eval", "chartqa", "no-such-model", "--data", "/nowhere")
-    assert done.returncode == 2
-    assert "The data set must be" in done.stderr
+def test_data_that_is_not_there_is_said_before_a_model_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "chartqa", "no-such-model", "--data", "/nowhere"]) == 2
+    assert "The data set must be" in capsys.readouterr().err
