@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from chiasm.bench.serve.metrics import Outcome
 
 _MAX_SHOWN = 10  # errors
+_MAX_LABEL = 60  # characters; with the rest of its name a file's may have 255 bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +107,8 @@ def _benchmark(
     from chiasm.bench.serve.command import ServeBenchmark
 
     headers = _pairs("header", server.header, "=")
-    if server.api_key is not None:
-        headers.setdefault("Authorization", f"Bearer {server.api_key}")
+    if server.api_key is not None and "authorization" not in map(str.lower, headers):
+        headers["Authorization"] = f"Bearer {server.api_key}"
     return ServeBenchmark(
         base_url=server.base_url or f"http://{_bracketed(server.host)}:{server.port}",
         endpoint=server.endpoint,
@@ -152,6 +153,8 @@ def _objectives(options: ResultOptions) -> dict[str, float]:
         if name not in GOODPUT_METRICS:
             refuse("goodput", name, f"of {', '.join(GOODPUT_METRICS)}")
         objectives[name] = _number("goodput", text)
+        if not objectives[name] >= 0:
+            refuse("goodput", text, "at least 0 milliseconds")
     return objectives
 
 
@@ -182,6 +185,8 @@ def _check_file(options: ResultOptions) -> None:
     if not (options.save_result or options.save_detailed):
         return
     check_folder("result_dir", options.result_dir or Path())
+    if options.label is not None and (os.sep in options.label or len(options.label) > _MAX_LABEL):
+        refuse("label", options.label, f"the beginning of a file's name, of at most {_MAX_LABEL} characters")
     if options.result_filename is not None:
         if os.sep in options.result_filename:
             refuse("result_filename", options.result_filename, "a name; the folder is --result-dir")

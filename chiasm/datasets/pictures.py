@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import os.path
 from pathlib import Path
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from chiasm.errors import UserError, shorten
 
 _DATA_URL = "data:"
+_NO_PICTURE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)  # whatever a decoder says of bad bytes
 
 
 def read_picture(value: object, folder: Path | None = None) -> Image.Image:
@@ -27,10 +29,13 @@ def read_picture(value: object, folder: Path | None = None) -> Image.Image:
     """
     if isinstance(value, Image.Image):
         return value
+    content = _bytes_of(value, folder)
     try:
-        return Image.open(io.BytesIO(_bytes_of(value, folder)))
-    except (UnidentifiedImageError, OSError) as error:
+        picture = Image.open(io.BytesIO(content))
+        picture.load()
+    except _NO_PICTURE as error:
         raise UserError(f"not a picture that can be read: {shorten(value)}", param="dataset_path") from error
+    return picture
 
 
 def _bytes_of(value: object, folder: Path | None) -> bytes:
@@ -43,7 +48,7 @@ def _bytes_of(value: object, folder: Path | None) -> bytes:
     if value.startswith(_DATA_URL):
         return _decoded(value.partition(",")[2])
     path = (folder or Path()) / value
-    if len(value) < 4096 and path.is_file():
+    if os.path.isfile(path):  # noqa: PTH113 - Path.is_file() raises where base64 is too long for a name
         return path.read_bytes()
     return _decoded(value)
 

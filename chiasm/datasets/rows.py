@@ -13,6 +13,7 @@ Row = dict[str, Any]
 
 _LINES = (".jsonl", ".ndjson")
 _FORMS = (".parquet", *_LINES, ".json")
+_ENCODING = "utf-8-sig"  # UTF-8, whether or not it begins with a mark
 _BATCH = 16  # rows of a parquet file in memory at a time; a row may hold several pictures
 
 
@@ -29,7 +30,10 @@ def iterate_rows(path: str, split: str) -> Iterator[Row]:
         UserError: if there is nothing to read, saying where it may be put.
     """
     for file in find_files(path, split):
-        yield from _rows_of(file)
+        try:
+            yield from _rows_of(file)
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{file.name} can't be read: {error}", param="dataset_path") from error
 
 
 def find_files(path: str, split: str) -> list[Path]:
@@ -78,12 +82,12 @@ def _rows_of(file: Path) -> Iterator[Row]:
     if file.suffix == ".parquet":
         yield from _parquet_rows(file)
     elif file.suffix in _LINES:
-        with file.open(encoding="utf-8") as lines:
+        with file.open(encoding=_ENCODING) as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     yield _as_row(_parsed(line, f"{file.name}:{number}"), f"{file.name}:{number}")
     else:
-        rows = _parsed(file.read_text(encoding="utf-8"), file.name)
+        rows = _parsed(file.read_text(encoding=_ENCODING), file.name)
         if not isinstance(rows, list):
             raise UserError(f"{file.name} must hold a JSON list.", param="dataset_path")
         for number, row in enumerate(rows):
@@ -106,7 +110,7 @@ def _parquet_rows(file: Path) -> Iterator[Row]:
 def _parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is not valid JSON: {error}", param="dataset_path") from error
 
 

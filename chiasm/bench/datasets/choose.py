@@ -20,7 +20,7 @@ DatasetName = Literal["charts", "hf", "sharegpt4v", "random-mm", "custom"]
 
 _MADE = ("charts", "random-mm")
 _HF_NAMES = ("lmarena-ai/VisionArena-Chat", "lmarena-ai/vision-arena-bench-v0.1")
-_DEFAULT_LENGTHS = {"charts": 24, "hf": 128, "sharegpt4v": 128, "random-mm": 128, "custom": 256}
+_DEFAULT_LENGTHS = {"charts": 24, "hf": 128, "sharegpt4v": 128}
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,7 @@ class Dataset:
         own = self._samples(seed)
         if self.name in _MADE:
             return list(islice(own, count))
-        found = list(own) if self.shuffle else list(islice(own, count))
-        if self.shuffle:
-            Random(seed).shuffle(found)
+        found = _drawn(own, count, Random(seed)) if self.shuffle else list(islice(own, count))
         if not found:
             raise UserError(f"Data set {self.path} is empty.", param="dataset_path")
         if len(found) < count and not self.oversample:
@@ -68,17 +66,33 @@ class Dataset:
         return list(islice(cycle(found), count))
 
     def _samples(self, seed: int) -> Iterator[Sample]:
-        length = self.output_len or _DEFAULT_LENGTHS[self.name]
-        if self.name in _MADE:
-            if self.path is not None:
-                refuse("dataset_path", self.path, f"left out with --dataset-name {self.name}")
-            return chart_samples(seed, length) if self.name == "charts" else self.random.samples(seed)
-        if self.path is None:
-            raise UserError(f"--dataset-name {self.name} needs --dataset-path.", param="dataset_path")
+        if self.name in _MADE and self.path is not None:
+            refuse("dataset_path", self.path, f"left out with --dataset-name {self.name}")
+        if self.name == "random-mm":
+            return self.random.samples(seed)
         if self.name == "custom":
-            return custom_samples(self.path, length)
+            return custom_samples(self._place(), self.output_len)
+        length = self.output_len or _DEFAULT_LENGTHS[self.name]
+        if self.name == "charts":
+            return chart_samples(seed, length)
         if self.name == "sharegpt4v":
-            return sharegpt4v_samples(self.path, self.image_folder, length)
+            return sharegpt4v_samples(self._place(), self.image_folder, length)
         if (self.hf_name or _HF_NAMES[0]) not in _HF_NAMES:
             refuse("hf_name", self.hf_name, f"one of {', '.join(_HF_NAMES)}")
-        return arena_samples(self.path, self.split, length)
+        return arena_samples(self._place(), self.split, length)
+
+    def _place(self) -> str:
+        if self.path is None:
+            raise UserError(f"--dataset-name {self.name} needs --dataset-path.", param="dataset_path")
+        return self.path
+
+
+def _drawn(samples: Iterator[Sample], count: int, random: Random) -> list[Sample]:
+    """At most ``count`` of them by lot, in an order by lot; no more are in memory (Vitter's algorithm R)."""
+    drawn = list(islice(samples, count))
+    for index, sample in enumerate(samples, start=count):
+        place = random.randrange(index + 1)
+        if place < count:
+            drawn[place] = sample
+    random.shuffle(drawn)
+    return drawn

@@ -18,16 +18,18 @@ def arena_samples(path: str, split: str, output_len: int) -> Iterator[Sample]:
     """The first question of each conversation of lmarena-ai/VisionArena-Chat, after its first picture.
 
     Args:
-        path: see ``iterate_rows``. A row has ``images``, and ``conversation`` (or ``turns``, as in the arena's bench)
-            with a list of messages in each turn.
+        path: see ``iterate_rows``; the paths of pictures begin at the folder, or at the file's. A row has ``images``,
+            and ``conversation`` (or ``turns``, as in the arena's bench) with a list of messages in each turn.
         split: of the data set.
         output_len: most tokens of an answer.
     """
+    place = Path(path).expanduser()
+    folder = place.parent if place.is_file() else place
     for row in iterate_rows(path, split):
         question, pictures = _arena_question(row), row.get("images")
         if not isinstance(pictures, list) or not pictures:
             refuse("dataset_path", row.get("images"), "rows whose images are a list with a picture")
-        url = image_url(read_picture(pictures[0], Path(path).expanduser()))
+        url = image_url(read_picture(pictures[0], folder))
         yield Sample([text_part(question), media_part("image", url)], output_len)
 
 

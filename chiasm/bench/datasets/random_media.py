@@ -21,6 +21,7 @@ _WORDS = ("a", "of", "to", "in", "is", "on", "by", "it", "or", "be", "at", "as",
 _FPS = 2
 _MAX_SIDE = 8192
 _MAX_FRAMES = 4096
+_MAX_PIXELS = 2**29  # of all frames of a video; three bytes each are in memory
 _SHARE = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _ENTRY = re.compile(rf"\s*\(\s*(\d{{1,9}})\s*,\s*(\d{{1,9}})\s*,\s*(\d{{1,9}})\s*\)\s*:\s*({_SHARE})\s*")
 _TABLE = re.compile(rf"\s*\{{{_ENTRY.pattern}(?:,{_ENTRY.pattern})*,?\s*\}}\s*")
@@ -79,6 +80,9 @@ class RandomMedia:
         for name in ("range_ratio", "items_range_ratio"):
             if not 0 <= getattr(self, name) <= 1:
                 refuse(f"random_{name}", getattr(self, name), "in [0, 1]")
+        for bucket, share in self.buckets.items():
+            if share > 0 and bucket.kind not in self.limits:
+                refuse("random_mm_limit_mm_per_prompt", dict(self.limits), f"a number for {bucket.kind}, too")
         if not any(share > 0 for share in self.buckets.values()):
             refuse("random_mm_bucket_config", list(self.buckets.values()), "probabilities of which one is above 0")
 
@@ -145,7 +149,10 @@ def _bucket(height: int, width: int, num_frames: int) -> Bucket:
     if not (1 <= min(height, width) <= max(height, width) <= _MAX_SIDE and 1 <= num_frames <= _MAX_FRAMES):
         limit = f"keys (height, width, frames), sides up to {_MAX_SIDE}, frames up to {_MAX_FRAMES}"
         refuse("random_mm_bucket_config", (height, width, num_frames), limit)
-    return Bucket(height, width, num_frames)
+    bucket = Bucket(height, width, num_frames)
+    if bucket.kind == "video" and (min(height, width) < 2 or height * width * num_frames > _MAX_PIXELS):
+        refuse("random_mm_bucket_config", bucket[:], f"videos of 2 x 2 to {_MAX_PIXELS} pixels in all frames")
+    return bucket
 
 
 def _share(share: float) -> float:

@@ -79,6 +79,8 @@ class Arrivals:
         if math.isinf(self.request_rate):
             return [0.0] * count
         times = _running_sum([self.request_rate] * count, self._gap(rng))
+        if not times[-1]:  # a burst so dense that no gap is above 0
+            return times
         scale = count / self.request_rate / times[-1]
         return [time * scale for time in times]
 

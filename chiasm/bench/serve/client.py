@@ -8,20 +8,53 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import httpcore2
 import msgspec
 
 from chiasm.bench.serve.metrics import Outcome
-from chiasm.errors import UserError, shorten
+from chiasm.errors import UserError, refuse, shorten
 
 _OK = 200
+_SERVER_ERROR = 500
 _DATA = b"data:"
 _DONE = b"[DONE]"
 _MAX_ERROR = 2000  # bytes of a refusal that are kept
 _FAILURES = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException, OSError)
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Delta(msgspec.Struct):
+    """What an event adds to the answer; servers have two names for reasoning."""
+
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+
+    @property
+    def text(self) -> str:
+        return (self.reasoning or self.reasoning_content or "") + (self.content or "")
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: _Count | None = None
+    completion_tokens: _Count | None = None
+
+
+class _Event(msgspec.Struct):
+    """What a benchmark reads of an event; everything else is skipped."""
+
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
 
 
 class ChatClient:
@@ -35,7 +68,7 @@ class ChatClient:
         verify: whether a TLS certificate must be valid.
 
     Raises:
-        UserError: if the URL is none.
+        UserError: if the URL is none, or a header has other characters than ASCII.
     """
 
     def __init__(
@@ -47,12 +80,16 @@ class ChatClient:
         timeout: float = 3600.0,
         verify: bool = True,
     ) -> None:
-        parts = urlsplit(base_url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
+        if not _is_url(base_url):
             raise UserError(f"base_url must be an http(s) URL, got {shorten(base_url)}.", param="base_url")
+        if not endpoint.startswith("/") or not endpoint.isascii():
+            refuse("endpoint", endpoint, "a path, which begins with /")
+        for name, value in (headers or {}).items():
+            if not (name + value).isascii() or not (name + value).isprintable():
+                refuse("header", f"{name}={value}", "printable ASCII")
         self.base_url = base_url.rstrip("/")
         self._url = self.base_url + endpoint
-        self._headers = [(name, value) for name, value in (headers or {}).items()]
+        self._headers = list((headers or {}).items())
         limits = {"connect": timeout, "read": timeout, "write": timeout, "pool": None}
         self._extensions = {"timeout": limits}
         context = ssl.create_default_context()
@@ -90,13 +127,14 @@ class ChatClient:
         except msgspec.DecodeError as error:
             raise UserError(f"{url} does not answer with JSON.", param="base_url") from error
 
-    async def is_healthy(self) -> bool:
-        """Whether ``/health`` says so."""
+    async def is_ready(self) -> bool:
+        """Whether ``/health`` says so; a server that doesn't know the path is ready once it answers."""
+        url = f"{self.base_url}/health"
         try:
-            response = await self._pool.request("GET", f"{self.base_url}/health", extensions=self._extensions)
+            response = await self._pool.request("GET", url, headers=self._headers, extensions=self._extensions)
         except _FAILURES:
             return False
-        return response.status == _OK
+        return response.status < _SERVER_ERROR
 
     async def ask(self, body: bytes, request_id: str, outcome: Outcome) -> None:
         """Send a request and note in ``outcome`` what comes; a failure is noted too.
@@ -121,24 +159,24 @@ class ChatClient:
         except _FAILURES as error:
             outcome.error = f"{type(error).__name__}: {error}"
         except msgspec.DecodeError as error:
-            outcome.error = f"an event that is no JSON: {error}"
+            outcome.error = f"an event that is none of a chat: {error}"
         if not outcome.error and not outcome.events:
             outcome.error = "no event with a choice"
 
     async def wait_until_ready(self, seconds: float) -> None:
-        """Wait until the server is healthy.
+        """Wait until the server is ready.
 
         Raises:
             UserError: if it isn't after so many seconds.
         """
         deadline = time.monotonic() + seconds
-        while not await self.is_healthy():
+        while not await self.is_ready():
             if time.monotonic() >= deadline:
                 raise UserError(f"No server is ready at {self.base_url} (chiasm serve starts one).", param="base_url")
             await asyncio.sleep(0.25)
 
 
-async def _events(chunks: AsyncIterable[bytes]) -> AsyncGenerator[dict[str, Any]]:
+async def _events(chunks: AsyncIterable[bytes]) -> AsyncGenerator[_Event]:
     """Server-sent events as they are complete; comments and what follows the end are left out."""
     rest = b""
     async for chunk in chunks:
@@ -146,17 +184,26 @@ async def _events(chunks: AsyncIterable[bytes]) -> AsyncGenerator[dict[str, Any]
         for line in lines:
             data = line.removeprefix(_DATA).strip()
             if line.startswith(_DATA) and data != _DONE:
-                yield msgspec.json.decode(data, type=dict[str, Any])
+                yield msgspec.json.decode(data, type=_Event)
 
 
-def _note(event: dict[str, Any], outcome: Outcome) -> None:
-    if error := event.get("error"):
-        outcome.error = f"broken off: {error}"
-    if choices := event.get("choices"):
+def _note(event: _Event, outcome: Outcome) -> None:
+    if event.error:
+        outcome.error = f"broken off: {event.error}"
+    if event.choices:
         outcome.events.append(time.perf_counter() - outcome.sent)
-        delta = choices[0].get("delta") or {}
-        outcome.text += delta.get("reasoning") or delta.get("reasoning_content") or ""
-        outcome.text += delta.get("content") or ""
-    if usage := event.get("usage"):
-        outcome.prompt_tokens = usage.get("prompt_tokens") or 0
-        outcome.completion_tokens = usage.get("completion_tokens")
+        delta = event.choices[0].delta
+        outcome.text += delta.text if delta else ""
+    if event.usage:
+        outcome.prompt_tokens = event.usage.prompt_tokens or 0
+        outcome.completion_tokens = event.usage.completion_tokens
+
+
+def _is_url(text: str) -> bool:
+    """Whether it names an HTTP server, with a path at most."""
+    try:
+        parts = urlsplit(text)
+        is_server = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port or an address that can't be
+        return False
+    return is_server and text.isascii() and " " not in text and not parts.query and not parts.fragment

@@ -67,8 +67,8 @@ def result_fields(summary: Summary, outcomes: Sequence[Outcome], *, detailed: bo
 
 def run_fields(load: Load, when: datetime, label: str | None, metadata: Mapping[str, str]) -> dict[str, Any]:
     """What was run, by the keys of the JSON file."""
-    rate = load.arrivals.request_rate
-    return {
+    rate, ramp_up = load.arrivals.request_rate, load.arrivals.ramp_up
+    fields = {
         "date": f"{when:%Y%m%d-%H%M%S}",
         "endpoint_type": "openai-chat",
         "backend": "openai-chat",
@@ -81,15 +81,23 @@ def run_fields(load: Load, when: datetime, label: str | None, metadata: Mapping[
         "burstiness": load.arrivals.burstiness,
         "max_concurrency": load.max_concurrency,
     }
+    if ramp_up is not None:
+        fields |= {
+            "ramp_up_strategy": ramp_up.strategy,
+            "ramp_up_start_rps": ramp_up.start,
+            "ramp_up_end_rps": ramp_up.end,
+        }
+    return fields
 
 
 def file_name(load: Load, when: datetime, label: str | None) -> str:
     """The name of a result's file where none is given."""
-    rate = load.arrivals.request_rate
+    rate, ramp_up = f"{load.arrivals.request_rate}qps", load.arrivals.ramp_up
+    if ramp_up is not None:
+        rate = f"ramp-up-{ramp_up.strategy}-{ramp_up.start:g}qps-{ramp_up.end:g}qps"
     concurrency = "" if load.max_concurrency is None else f"-concurrency{load.max_concurrency}"
     model = load.model.rstrip("/").rpartition("/")[2]
-    rate_text = "inf" if math.isinf(rate) else f"{rate:g}"
-    return f"{label or 'openai-chat'}-{rate_text}qps{concurrency}-{model}-{when:%Y%m%d-%H%M%S}.json"
+    return f"{label or 'openai-chat'}-{rate}{concurrency}-{model}-{when:%Y%m%d-%H%M%S}.json"
 
 
 def write_result(file: Path, fields: Mapping[str, Any]) -> None:
@@ -127,4 +135,4 @@ def _line(name: str, value: float | None) -> str:
 
 
 def _percent(percent: float) -> str:
-    return f"{percent:g}"
+    return str(int(percent) if percent.is_integer() else percent)

@@ -87,6 +87,27 @@ def test_arena_from_json_lines_with_pictures_in_base64_or_in_files(tmp_path: Pat
     assert all(color[2] > 200 > color[0] for color in colors[1:])  # type: ignore[index]
 
 
+def test_a_base64_picture_may_be_longer_than_a_file_s_name(tmp_path: Path) -> None:
+    picture = base64.b64encode(png("red", (200, 100))).decode()
+    assert 255 < len(picture) < 4096
+    (tmp_path / "mine.jsonl").write_text(json.dumps({"turns": [["What?"]], "images": [picture]}))
+    [sample] = Dataset("hf", str(tmp_path / "mine.jsonl")).take(1, 0)
+    assert size_of(media_of(sample, "image")[0]) == (200, 100)
+
+
+def test_pictures_lie_beside_the_file_that_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png("blue"))
+    (tmp_path / "mine.jsonl").write_text(json.dumps({"turns": [["What?"]], "images": ["a.png"]}))
+    assert media_of(Dataset("hf", str(tmp_path / "mine.jsonl")).take(1, 0)[0], "image")
+
+
+def test_a_picture_that_breaks_off_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png("red", (400, 400))[:-200])
+    (tmp_path / "mine.jsonl").write_text(json.dumps({"turns": [["What?"]], "images": ["a.png"]}))
+    with pytest.raises(UserError, match=r"not a picture that can be read: 'a.png'"):
+        Dataset("hf", str(tmp_path / "mine.jsonl")).take(1, 0)
+
+
 def test_sharegpt4v_takes_the_pictures_that_are_there(tmp_path: Path) -> None:
     (tmp_path / "coco").mkdir()
     (tmp_path / "coco" / "1.png").write_bytes(png("red"))
@@ -111,10 +132,12 @@ def test_custom_requests_by_files_or_by_parts(tmp_path: Path) -> None:
         {"content": parts},
     ]
     (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    look, given = Dataset("custom", str(tmp_path / "mine.jsonl"), output_len=9).take(2, 0)
+    look, given = Dataset("custom", str(tmp_path / "mine.jsonl")).take(2, 0)
     assert text_of(look) == "Look"
     assert media_of(look, "image") == [png("red")] * 2  # the very bytes, not encoded again
-    assert (look.output_len, given.output_len) == (7, 9)
+    assert (look.output_len, given.output_len) == (7, 256)
+    asked_for = Dataset("custom", str(tmp_path / "mine.jsonl"), output_len=9).take(2, 0)
+    assert [sample.output_len for sample in asked_for] == [9, 9]
     assert given.content == parts
 
 
@@ -174,7 +197,25 @@ def test_a_bucket_table_is_read_as_it_is_written_for_vllm() -> None:
     assert parse_buckets("{(256, 256, 1): 0.5, (720, 1280, 16): 0}") == {(256, 256, 1): 0.5, (720, 1280, 16): 0.0}
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", "{(1, 2): 1}", "{(0, 5, 1): 1}", "{(5, 5, 1): 2}", "f()"])
+def test_videos_need_a_limit_of_their_own() -> None:
+    with pytest.raises(UserError, match="random_mm_limit_mm_per_prompt must be a number for video"):
+        RandomMedia(limits={"image": 1}, buckets={Bucket(8, 8, 2): 1.0})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[1]",
+        "{(1, 2): 1}",
+        "{(0, 5, 1): 1}",
+        "{(5, 5, 1): 2}",
+        "f()",
+        "{(1, 9, 2): 1}",
+        "{(8192, 8192, 9): 1}",
+    ],
+)
 def test_other_tables_are_refused(text: str) -> None:
     with pytest.raises(UserError) as caught:
         parse_buckets(text)
@@ -190,6 +231,9 @@ def test_other_tables_are_refused(text: str) -> None:
         ('{"prompt": "x", "image_files": ["none.png"]}', "none.png.* can.t be read: No such file"),
         ('{"prompt": "x", "output_tokens": 0}', "output_tokens must be"),
         ('{"content": "x"}', "content must be"),
+        ('{"prompt": "x", "image_files": "a.png"}', "image_files must be a list of paths"),
+        ('{"prompt": "x", "image_files": ["a\\u0000"]}', "embedded null byte"),
+        ("[" * 100_000, "rows.jsonl:1 is not valid JSON"),
         ("", "is empty"),
     ],
 )
@@ -214,6 +258,15 @@ def test_a_data_set_that_cannot_be_is_refused(dataset: Dataset, param: str) -> N
     assert caught.value.param == param
 
 
+def test_a_file_may_begin_with_a_mark_but_must_be_utf_8(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_bytes(b'\xef\xbb\xbf{"prompt": "x"}')
+    assert text_of(Dataset("custom", str(file)).take(1, 0)[0]) == "x"
+    file.write_bytes('{"prompt": "é"}'.encode("latin-1"))
+    with pytest.raises(UserError, match=r"rows.jsonl can't be read: 'utf-8' codec"):
+        Dataset("custom", str(file)).take(1, 0)
+
+
 def test_too_few_requests_are_refused_where_none_may_come_twice(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"prompt": "x"}')
     with pytest.raises(UserError, match="at most the 1 requests"):
@@ -226,3 +279,5 @@ def test_requests_of_a_file_can_be_shuffled(tmp_path: Path) -> None:
     one, other = ([text_of(sample) for sample in dataset.take(50, seed)] for seed in (0, 1))
     assert one != other
     assert sorted(one) == sorted(other)
+    few = [text_of(sample) for seed in range(40) for sample in dataset.take(5, seed)]
+    assert len(set(few)) > 40, "from the whole file"

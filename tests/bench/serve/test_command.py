@@ -73,6 +73,34 @@ def test_writes_what_vllms_benchmark_writes(server: RunningServer, tmp_path: Pat
     assert found["generated_texts"] == ["".join(server.engine.words)] * 4
 
 
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        (["--request-rate", "500"], "openai-chat-500.0qps-fake-vl-"),
+        (
+            [
+                "--ramp-up",
+                "linear",
+                "--ramp-up-start-rps",
+                "100",
+                "--ramp-up-end-rps",
+                "300",
+                "--max-concurrency",
+                "2",
+            ],
+            "openai-chat-ramp-up-linear-100qps-300qps-concurrency2-fake-vl-",
+        ),
+    ],
+)
+def test_files_are_called_as_vllms_are(server: RunningServer, tmp_path: Path, flags: list[str], name: str) -> None:
+    assert bench(server, "--num-prompts", "2", "--save-result", "--result-dir", str(tmp_path), *flags) == 0
+    [file] = tmp_path.iterdir()
+    assert file.name.startswith(name)
+    found = json.loads(file.read_text())
+    ramp_up = [found.get(f"ramp_up_{key}") for key in ("strategy", "start_rps", "end_rps")]
+    assert ramp_up == (["linear", 100, 300] if "--ramp-up" in flags else [None] * 3)
+
+
 def test_failed_requests_are_counted_and_told(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(server, "--num-prompts", "2", "--num-warmups", "0", "--model", "other") == 1
     printed = capsys.readouterr()
@@ -94,11 +122,15 @@ def test_an_answer_that_breaks_off_has_failed(server: RunningServer, capsys: pyt
         (["--metric-percentiles", "x"], "metric_percentiles must be a number"),
         (["--goodput", "itl:3"], "goodput must be of ttft"),
         (["--goodput", "ttft"], "goodput must be NAME:VALUE"),
+        (["--goodput", "ttft:-1"], "goodput must be at least 0"),
+        (["--goodput", "ttft:nan"], "goodput must be at least 0"),
         (["--ramp-up", "linear"], "A ramp-up needs"),
         (["--ramp-up-start-rps", "1"], "need --ramp-up-strategy"),
         (["--extra-body", "[]"], "extra_body must be a JSON object"),
         (["--header", "x"], "header must be NAME=VALUE"),
         (["--save-result", "--result-filename", "a/b.json"], "result_filename must be a name"),
+        (["--save-result", "--label", "a/b"], "label must be the beginning of a file's name"),
+        (["--save-result", "--label", "a" * 300], "label must be the beginning of a file's name"),
         (["--base-url", "ftp://x"], "base_url must be an http"),
         (["--random-mm-limit-mm-per-prompt", '{"audio": 1}'], "random_mm_limit_mm_per_prompt must be"),
     ],

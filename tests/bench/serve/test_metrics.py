@@ -100,6 +100,10 @@ def test_the_last_request_comes_when_the_rate_says(burstiness: float) -> None:
     assert times[-1] == pytest.approx(50)
 
 
+def test_a_burst_without_gaps_comes_at_once() -> None:
+    assert Arrivals(4.0, 1e-9).times(3, 0) == [0, 0, 0]
+
+
 def test_burstiness_is_how_even_the_gaps_are() -> None:
     def spread(burstiness: float) -> float:
         gaps = np.diff(Arrivals(10.0, burstiness).times(4000, 2))
