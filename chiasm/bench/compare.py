@@ -22,13 +22,16 @@ class Table:
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self.head = ["", f"{groups[0].name} (base)", *(group.name for group in groups[1:])]
-        rates = groups[0].rates
-        self.rows = [row for rate in rates for row in self._block(rate, groups, with_rate=len(rates) > 1)]
-        counts = ", ".join(f"{group.name} {len(group.runs)}" for group in groups)
+        with_rate = len({rate for group in groups for rate in group.rates}) > 1
+        self.rows = [row for rate in groups[0].rates for row in self._block(rate, groups, with_rate=with_rate)]
+        counts = ", ".join(f"{group.name}: {len(group.runs)}" for group in groups)
         self.note = (
             f"Medians of runs ({counts}); ± is half of the way from the smallest to the largest. x is the ratio to "
             "the base; it counts as better or worse where no run lies among the base's."
         )
+        if any(group.num_failed for group in groups):
+            failed = ", ".join(f"{group.name}: {group.num_failed}" for group in groups)
+            self.note += f" Requests that failed, which are in no figure: {failed}."
 
     @classmethod
     def _block(cls, rate: float, groups: Sequence[Group], *, with_rate: bool) -> list[list[str]]:
@@ -63,7 +66,8 @@ class Table:
     def as_markdown(self) -> str:
         """As pull requests show it."""
         rule = ["---"] * len(self.head)
-        lines = [f"| {' | '.join(row)} |" for row in (self.head, rule, *self.rows)]
+        rows = [[cell.replace("|", "\\|") for cell in row] for row in (self.head, rule, *self.rows)]
+        lines = [f"| {' | '.join(row)} |" for row in rows]
         return "\n".join([*lines, "", self.note])
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from chiasm.bench.results import Group
 from chiasm.bench.serve.command import ServeBenchmark
 from chiasm.bench.serve.metrics import summarise
-from chiasm.bench.serve.result import result_fields
+from chiasm.bench.serve.result import result_fields, run_fields
 from chiasm.bench.server import ServerProcess
 from chiasm.errors import UserError
 
@@ -38,8 +39,12 @@ class ModesBenchmark:
     rounds: int = 3
     start_seconds: float = 1800.0
 
-    def run(self, tell: Callable[[str], None]) -> list[Group]:
-        """Run all; ``tell`` is given a line for each run.
+    def run(self, tell: Callable[[str], None], keep: Callable[[str, int, Mapping[str, Any]], None]) -> list[Group]:
+        """Run all.
+
+        Args:
+            tell: is given a line before each run.
+            keep: is given the mode, the round, and the result of each run as soon as there is one.
 
         Raises:
             UserError: if a server doesn't start, or a request fails.
@@ -49,13 +54,18 @@ class ModesBenchmark:
             first = number % len(self.modes)
             for mode in (*self.modes[first:], *self.modes[:first]):
                 tell(f"round {number + 1} of {self.rounds}: --mm-encoder-tp-mode {mode}")
-                runs[mode].append(self._run_once(mode))
+                result = self._run_once(mode)
+                keep(mode, number, result)
+                runs[mode].append(result)
         return [Group(mode, results) for mode, results in runs.items()]
 
     def _run_once(self, mode: str) -> dict[str, Any]:
         with ServerProcess([*self.arguments, "--mm-encoder-tp-mode", mode], self.start_seconds) as server:
-            _, outcomes, seconds = replace(self.benchmark, base_url=server.url).run()
+            began = datetime.now(UTC).astimezone()
+            load, outcomes, seconds = replace(self.benchmark, base_url=server.url).run()
         failed = [outcome.error for outcome in outcomes if not outcome.succeeded]
         if failed:
             raise UserError(f"{len(failed)} requests fail with --mm-encoder-tp-mode {mode}: {failed[0]}")
-        return result_fields(summarise(outcomes, seconds), outcomes, detailed=True) | {"label": mode}
+        return run_fields(load, began, mode, {}) | result_fields(
+            summarise(outcomes, seconds), outcomes, detailed=True
+        )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from chiasm.bench.spread import Spread
-from chiasm.errors import UserError, refuse
+from chiasm.errors import UserError
 
 
 class Figure(NamedTuple):
@@ -70,9 +71,25 @@ class Group(NamedTuple):
         return Spread([float(run[key]) for run in self.runs])
 
     def gathered(self, key: str) -> list[float]:
-        """A list of all runs, in seconds, such as ``ttfts``; empty where results have no details."""
-        values = [value for run in self.runs for value in run.get(key) or ()]
+        """``ttfts`` or ``itls`` of all successful requests, in seconds; empty where results have no details."""
+        values = [value for run in self.runs for value in _of_successful(run, key)]
         return [gap for value in values for gap in (value if isinstance(value, list) else [value])]
+
+    @property
+    def num_failed(self) -> int:
+        """Requests that failed, of all runs."""
+        return sum(run.get("failed") or 0 for run in self.runs)
+
+
+class _Result(msgspec.Struct):
+    """What must be right in a file for it to be compared."""
+
+    request_throughput: float
+    request_rate: float | Literal["inf"] | None = None
+    failed: int | None = None
+    ttfts: list[float] | None = None
+    itls: list[list[float]] | None = None
+    errors: list[str] | None = None
 
 
 def rate_of(run: Mapping[str, Any]) -> float:
@@ -83,29 +100,64 @@ def rate_of(run: Mapping[str, Any]) -> float:
 def read_groups(files: Sequence[Path]) -> list[Group]:
     """The results of files, those with one label together; a file without a label has its own name for one.
 
+    Runs whose rate grew are held apart from those that sent everything at once.
+
     Raises:
         UserError: if a file is no result.
     """
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for file in files:
-        result = _read(file)
-        groups.setdefault(str(result.get("label") or file.stem), []).append(result)
+        for result in _read(file):
+            groups.setdefault(_name(result, file), []).append(result)
     return [Group(name, runs) for name, runs in groups.items()]
 
 
 def common_figures(groups: Sequence[Group]) -> list[Figure]:
     """The figures that every run has."""
     runs = [run for group in groups for run in group.runs]
-    return [figure for figure in FIGURES if all(isinstance(run.get(figure.key), int | float) for run in runs)]
+    return [figure for figure in FIGURES if all(_is_number(run.get(figure.key)) for run in runs)]
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _of_successful(run: Mapping[str, Any], key: str) -> Sequence[Any]:
+    values, errors = run.get(key) or [], run.get("errors") or []
+    if len(values) != len(errors):
+        return values
+    return [value for value, error in zip(values, errors, strict=True) if not error]
+
+
+def _name(result: Mapping[str, Any], file: Path) -> str:
+    name = " ".join(str(result.get("label") or file.stem).split())
+    if result.get("ramp_up_strategy") is None:
+        return name
+    return f"{name}, {result.get('ramp_up_start_rps')} to {result.get('ramp_up_end_rps')}/s"
+
+
+def _read(file: Path) -> list[dict[str, Any]]:
+    """The results of a file; vLLM's ``--append-result`` writes one after another."""
     try:
-        result = msgspec.json.decode(file.read_bytes())
+        results = list(_objects(file.read_text(encoding="utf-8")))
     except OSError as error:
         raise UserError(f"{file} can't be read: {error.strerror}.", param="files") from error
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not valid JSON: {error}.", param="files") from error
-    if not isinstance(result, dict) or "request_throughput" not in result:
-        refuse("files", str(file), "results of bench serve, with request_throughput")
-    return result
+    for result in results:
+        try:
+            msgspec.convert(result, _Result)
+        except msgspec.ValidationError as error:
+            raise UserError(f"{file} is not a result of bench serve: {error}.", param="files") from error
+    return results
+
+
+def _objects(text: str) -> Iterator[Any]:
+    """Values one after another, one at least; ``NaN`` and ``Infinity`` are no JSON, but Python writes them."""
+    decoder, rest = json.JSONDecoder(), text.strip()
+    while True:
+        value, end = decoder.raw_decode(rest)
+        yield value
+        rest = rest[end:].lstrip()
+        if not rest:
+            return

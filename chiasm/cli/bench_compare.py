@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -101,8 +101,7 @@ def modes(
     fixed = ("--tensor-parallel-size", str(server.tensor_parallel_size), "--no-ui")
     benchmark = ServeBenchmark(
         base_url="http://127.0.0.1",
-        dataset=chosen_dataset(dataset),
-        num_prompts=load.num_prompts,
+        samples=chosen_dataset(dataset).take(load.num_prompts, load.seed),
         arrivals=chosen_arrivals(load),
         max_concurrency=load.max_concurrency,
         num_warmups=load.num_warmups,
@@ -116,9 +115,7 @@ def modes(
         modes=modes,
         rounds=server.rounds,
         start_seconds=server.start_timeout,
-    ).run(lambda line: typer.echo(line, err=True))
-    if server.result_dir is not None:
-        _keep(groups, server.result_dir)
+    ).run(lambda line: typer.echo(line, err=True), partial(_keep, server.result_dir))
     _show(groups, pictures)
     return 0
 
@@ -129,13 +126,11 @@ def _check_pictures(pictures: PictureOptions) -> None:
             check_writable(name, file)
 
 
-def _keep(groups: Sequence[Group], folder: Path) -> None:
+def _keep(folder: Path | None, mode: str, number: int, run: Mapping[str, Any]) -> None:
     from chiasm.bench.serve.result import write_result
 
-    for group in groups:
-        for number, run in enumerate(group.runs):
-            file = folder / f"{group.name}-{number}.json"
-            write_file("result_dir", file, partial(write_result, fields=run))
+    if folder is not None:
+        write_file("result_dir", folder / f"{mode}-{number}.json", partial(write_result, fields=run))
 
 
 def _show(groups: Sequence[Group], pictures: PictureOptions) -> None:

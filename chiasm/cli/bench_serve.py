@@ -85,8 +85,8 @@ def bench_serve(
     configure_logging("bench", "WARNING")
     metrics, percents, objectives = _metrics(result.percentile_metrics), _percents(result), _objectives(result)
     metadata = _pairs("metadata", result.metadata, "=")
-    benchmark = _benchmark(server, dataset, load, request, progress=not result.disable_tqdm)
     _check_file(result)
+    benchmark = _benchmark(server, dataset, load, request, progress=not result.disable_tqdm)
     began = datetime.now(UTC).astimezone()
     sent, outcomes, seconds = benchmark.run()
     summary = summarise(outcomes, seconds, percents, objectives)
@@ -113,8 +113,7 @@ def _benchmark(
         base_url=server.base_url or f"http://{_bracketed(server.host)}:{server.port}",
         endpoint=server.endpoint,
         model=server.model,
-        dataset=chosen_dataset(dataset),
-        num_prompts=load.num_prompts,
+        samples=chosen_dataset(dataset).take(load.num_prompts, load.seed),
         arrivals=chosen_arrivals(load),
         max_concurrency=load.max_concurrency,
         num_warmups=load.num_warmups,

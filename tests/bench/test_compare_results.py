@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from chiasm.bench.results import FIGURES, read_groups
+from chiasm.bench.plots import draw
+from chiasm.bench.results import FIGURES, common_figures, read_groups
 from chiasm.cli.main import main
 
 
@@ -94,7 +95,59 @@ def test_results_without_details_have_bars_alone(write: Any, tmp_path: Path) -> 
     assert width_of(tmp_path / "a.png") < 1000
 
 
-@pytest.mark.parametrize(("text", "said"), [("{", "is not valid JSON"), ("{}", "results of bench serve")])
+@pytest.mark.parametrize("name", ["a$b$c", "$\\nope$", "_hidden", "a name " * 20])
+def test_any_name_can_be_drawn(write: Any, tmp_path: Path, name: str) -> None:
+    assert main(["bench", "compare", *write(result("x", 10), result(name, 9)), "--png", str(tmp_path / "a.png")]) == 0
+
+
+def test_figures_show_one_rate_and_no_failures(write: Any) -> None:
+    failing = result("new", 20, rate=2) | {"ttfts": [0.02, 0.0], "itls": [[0.1], []], "errors": ["", "refused"]}
+    groups = read_groups(
+        [Path(file) for file in write(result("old", 10, rate=2), result("old", 30, rate=4), failing)]
+    )
+    assert groups[1].gathered("ttfts") == [0.02]
+    figure = draw(groups)
+    assert [axis.get_title() for axis in figure.axes] == [
+        "Time to first token, 2 requests / s", "Inter-token latency, 2 requests / s", "Throughput by rate",
+    ]  # fmt: skip
+    assert max(figure.axes[0].lines[0].get_xdata()) == pytest.approx(20), "ms; 30 is of the other rate"
+
+
+def test_requests_that_failed_are_told_of(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "compare", *write(result("old", 10), result("new", 9) | {"failed": 3})]) == 0
+    assert "Requests that failed, which are in no figure: old: 0, new: 3." in capsys.readouterr().out
+
+
+def test_a_growing_rate_is_not_all_at_once(write: Any) -> None:
+    growing = {"ramp_up_strategy": "linear", "ramp_up_start_rps": 1, "ramp_up_end_rps": 5}
+    files = write(result("old", 10), result("old", 10) | growing)
+    assert [group.name for group in read_groups([Path(file) for file in files])] == ["old", "old, 1 to 5/s"]
+
+
+def test_what_vllm_writes_beyond_the_standard_is_read(tmp_path: Path) -> None:
+    runs = [result("a", 1) | {"burstiness": float("inf")}, result("a", 2) | {"mean_itl_ms": float("nan")}]
+    (tmp_path / "appended.json").write_text("\n".join(map(json.dumps, runs)))
+    groups = read_groups([tmp_path / "appended.json"])
+    assert [(group.name, len(group.runs)) for group in groups] == [("a", 2)]
+    assert "mean_itl_ms" not in [figure.key for figure in common_figures(groups)]
+
+
+def test_results_without_tokens_show_requests(write: Any) -> None:
+    fields = {key: value for key, value in result("a", 10).items() if key != "output_throughput"}
+    assert draw(read_groups([Path(file) for file in write(fields)])).axes[-1].get_xlabel() == "requests/s"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is not valid JSON"),
+        ("", "is not valid JSON"),
+        ("{}", "x.json is not a result of bench serve"),
+        ('{"request_throughput": "1"}', "Expected `float`, got `str` - at `$.request_throughput`"),
+        ('{"request_throughput": 1, "request_rate": "fast"}', "request_rate"),
+        ('{"request_throughput": 1, "ttfts": ["a"]}', "ttfts"),
+    ],
+)
 def test_other_files_are_refused(tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.json").write_text(text)
     assert main(["bench", "compare", str(tmp_path / "x.json")]) == 2

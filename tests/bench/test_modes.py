@@ -17,13 +17,19 @@ FEW = ["--num-prompts", "4", "--num-warmups", "0", "--temperature", "0"]
 def test_modes_are_measured_in_turn_and_answer_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     modes = ["--mm-encoder-tp-mode", "weights", "--mm-encoder-tp-mode", "data"]
     line = ["bench", "modes", *modes, "--rounds", "1", *FEW, "--result-dir", str(tmp_path), "--markdown"]
-    assert main([*line, "--", "--max-num-seqs", "4"]) == 0
+    assert main([*line, "--request-rate", "100", "--", "--max-num-seqs", "4"]) == 0
     printed = capsys.readouterr()
     assert "weights (base) | data" in printed.out
     assert printed.err.splitlines() == [f"round 1 of 1: --mm-encoder-tp-mode {mode}" for mode in ("weights", "data")]
-    texts = [json.loads((tmp_path / f"{mode}-0.json").read_text())["generated_texts"] for mode in ("weights", "data")]
-    assert texts[0] == texts[1]
-    assert all(texts[0])
+    results = [json.loads((tmp_path / f"{mode}-0.json").read_text()) for mode in ("weights", "data")]
+    assert results[0]["generated_texts"] == results[1]["generated_texts"]
+    assert all(results[0]["generated_texts"])
+    assert [(found["label"], found["request_rate"]) for found in results] == [("weights", 100), ("data", 100)]
+
+
+def test_a_data_set_that_is_not_there_is_said_before_a_server_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "modes", "--dataset-name", "custom", "--dataset-path", "none.jsonl"]) == 2
+    assert capsys.readouterr().err.startswith("chiasm: error: dataset_path must be")
 
 
 def test_a_server_that_does_not_start_is_told_of() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from chiasm.bench.datasets.choose import Dataset
+from chiasm.bench.datasets.sample import Sample
 from chiasm.bench.serve.arrivals import Arrivals
 from chiasm.bench.serve.client import ChatClient
 from chiasm.bench.serve.load import Load, put_load
@@ -27,12 +27,11 @@ class ServeBenchmark:
         base_url: of the server.
         endpoint: path of its chat endpoint.
         model: as requests name it; the first one that the server has if None.
-        dataset: where the requests come from.
-        num_prompts: how many.
+        samples: the requests.
         arrivals: when they come.
         max_concurrency: requests under way at a time.
         num_warmups: of the requests, sent one after another before; what comes of them isn't counted.
-        seed: of everything that is drawn.
+        seed: of the arrivals.
         fields: further ones of every request's body.
         headers: of every request.
         verify: whether a TLS certificate must be valid.
@@ -41,10 +40,9 @@ class ServeBenchmark:
     """
 
     base_url: str
-    dataset: Dataset
+    samples: Sequence[Sample]
     endpoint: str = "/v1/chat/completions"
     model: str | None = None
-    num_prompts: int = 100
     arrivals: Arrivals = field(default_factory=Arrivals)
     max_concurrency: int | None = None
     num_warmups: int = 0
@@ -64,17 +62,16 @@ class ServeBenchmark:
         Raises:
             UserError: if there is no server, or the first request fails.
         """
-        samples = self.dataset.take(self.num_prompts, self.seed)
-        return asyncio.run(self._run(samples))
+        return asyncio.run(self._run())
 
-    async def _run(self, samples: Sequence[Any]) -> tuple[Load, list[Outcome], float]:
+    async def _run(self) -> tuple[Load, list[Outcome], float]:
         options = {"headers": self.headers, "verify": self.verify}
         async with ChatClient(self.base_url, self.endpoint, **options) as client:  # type: ignore[arg-type]
             await client.wait_until_ready(self.ready_seconds)
             model = self.model or await _first_model(client)
-            load = Load(model, samples, self.arrivals, self.max_concurrency, self.seed, self.fields)
+            load = Load(model, self.samples, self.arrivals, self.max_concurrency, self.seed, self.fields)
             await self._warm_up(client, load)
-            with tqdm(total=len(samples), disable=not self.progress, dynamic_ncols=True) as bar:
+            with tqdm(total=len(self.samples), disable=not self.progress, dynamic_ncols=True) as bar:
                 outcomes, seconds = await put_load(client, load, lambda _: _step(bar))
             return load, outcomes, seconds
 
