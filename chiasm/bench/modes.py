@@ -63,6 +63,8 @@ class ModesBenchmark:
         with ServerProcess([*self.arguments, "--mm-encoder-tp-mode", mode], self.start_seconds) as server:
             began = datetime.now(UTC).astimezone()
             load, outcomes, seconds = replace(self.benchmark, base_url=server.url).run()
+        if len(outcomes) < len(load.samples):
+            raise KeyboardInterrupt
         failed = [outcome.error for outcome in outcomes if not outcome.succeeded]
         if failed:
             raise UserError(f"{len(failed)} requests fail with --mm-encoder-tp-mode {mode}: {failed[0]}")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from chiasm.bench.serve.metrics import Outcome
 
 _MAX_SHOWN = 10  # errors
+_INTERRUPTED = 130  # what shells say of a command that Ctrl-C has ended
 _MAX_LABEL = 60  # characters; with the rest of its name a file's may have 255 bytes
 
 
@@ -98,6 +99,9 @@ def bench_serve(
         file = (result.result_dir or Path()) / (result.result_filename or file_name(sent, began, result.label))
         write_file("result_filename", file, partial(write_result, fields=fields))
         typer.echo(f"Written to {file}", err=True)
+    if len(outcomes) < len(sent.samples):
+        typer.echo(f"Stopped when {len(outcomes)} of {len(sent.samples)} requests had ended.", err=True)
+        return _INTERRUPTED
     return 0 if summary.completed else 1
 
 

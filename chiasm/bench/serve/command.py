@@ -57,7 +57,8 @@ class ServeBenchmark:
         """Put it.
 
         Returns:
-            The load, what came of each request, and the seconds that all took.
+            The load, what came of each request that has ended (Ctrl-C stops the others), and the seconds that all
+            took.
 
         Raises:
             UserError: if there is no server, or the first request fails.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,7 +52,7 @@ class Load:
 
 
 async def put_load(client: ChatClient, load: Load, done: Callable[[Outcome], None]) -> tuple[list[Outcome], float]:
-    """Send everything.
+    """Send everything, or what there is time for until the task is cancelled (Ctrl-C).
 
     Args:
         client: of the server.
@@ -60,7 +60,7 @@ async def put_load(client: ChatClient, load: Load, done: Callable[[Outcome], Non
         done: is told of each request that has ended.
 
     Returns:
-        What came of each request, in the order of the samples, and the seconds that all took.
+        What came of each request that has ended, in the order of the samples, and the seconds that all took.
     """
     times = load.arrivals.times(len(load.samples), load.seed)
     places: AbstractAsyncContextManager[Any] = nullcontext()
@@ -69,18 +69,20 @@ async def put_load(client: ChatClient, load: Load, done: Callable[[Outcome], Non
     start = time.perf_counter()
     prefix = f"bench-{load.seed}-{time.time_ns():x}"
 
-    async def send(index: int, sample: Sample) -> Outcome:
+    ended: dict[int, Outcome] = {}
+
+    async def send(index: int, sample: Sample) -> None:
         outcome, due = Outcome(), time.perf_counter()
         async with places:
             body = load.body(sample)
             outcome.queued = time.perf_counter() - due
             await client.ask(body, f"{prefix}-{index}", outcome)
+        ended[index] = outcome
         done(outcome)
-        return outcome
 
-    async with asyncio.TaskGroup() as tasks:
-        sent = []
-        for index, sample in enumerate(load.samples):
-            await asyncio.sleep(max(0.0, start + times[index] - time.perf_counter()))
-            sent.append(tasks.create_task(send(index, sample)))
-    return [task.result() for task in sent], time.perf_counter() - start
+    with suppress(asyncio.CancelledError):  # whoever stops a long load wants what it has measured
+        async with asyncio.TaskGroup() as tasks:
+            for index, sample in enumerate(load.samples):
+                await asyncio.sleep(max(0.0, start + times[index] - time.perf_counter()))
+                tasks.create_task(send(index, sample))
+    return [ended[index] for index in sorted(ended)], time.perf_counter() - start

@@ -52,6 +52,7 @@ def result_fields(summary: Summary, outcomes: Sequence[Outcome], *, detailed: bo
         fields |= {f"{name}_{metric}_ms": getattr(of_metric, name) for name in ("mean", "median", "std")}
         fields |= {f"p{_percent(percent)}_{metric}_ms": value for percent, value in of_metric.percentiles}
     fields |= {"latencies": [o.e2el for o in outcomes], "queue_times": [o.queued for o in outcomes]}
+    fields["rtfx"] = 0.0  # seconds of audio in a second: none is sent
     if detailed:
         fields |= {
             "input_lens": [o.prompt_tokens for o in outcomes],

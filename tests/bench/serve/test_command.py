@@ -12,6 +12,15 @@ from chiasm.cli.main import main
 from tests.server.fake_engine import FakeEngine
 from tests.server.running import RunningServer
 
+# Those of a chat load in a file of vLLM 0.32, but for the latencies'.
+VLLM_KEYS = {
+    "date", "endpoint_type", "backend", "label", "model_id", "tokenizer_id", "num_prompts", "request_rate",
+    "burstiness", "max_concurrency", "duration", "completed", "failed", "total_input_tokens",
+    "total_output_tokens", "request_throughput", "request_goodput", "output_throughput",
+    "total_token_throughput", "input_lens", "output_lens", "ttfts", "itls", "latencies", "start_times",
+    "queue_times", "generated_texts", "errors", "max_output_tokens_per_s", "max_concurrent_requests", "rtfx",
+}  # fmt: skip
+
 
 @pytest.fixture
 def server() -> Iterator[RunningServer]:
@@ -68,6 +77,7 @@ def test_writes_what_vllms_benchmark_writes(server: RunningServer, tmp_path: Pat
     for metric in ("ttft", "tpot", "itl", "e2el"):
         for name in ("mean", "median", "std", "p50", "p99.9"):
             assert found[f"{name}_{metric}_ms"] >= 0
+    assert set(found) >= VLLM_KEYS
     for name in ("latencies", "queue_times", "ttfts", "itls", "start_times", "generated_texts", "errors"):
         assert len(found[name]) == 4
     assert found["generated_texts"] == ["".join(server.engine.words)] * 4
