@@ -93,6 +93,8 @@ def bench_serve(
     summary = summarise(outcomes, seconds, percents, objectives)
     typer.echo(result_text(summary, sent, metrics))
     _tell_errors(outcomes)
+    if any(outcome.succeeded and outcome.completion_tokens is None for outcome in outcomes):
+        typer.echo("The server counts no tokens: events with text are counted as such, prompts not at all.", err=True)
     if result.save_result or result.save_detailed:
         fields = run_fields(sent, began, result.label, metadata)
         fields |= result_fields(summary, outcomes, detailed=result.save_detailed)

@@ -22,6 +22,7 @@ _SERVER_ERROR = 500
 _DATA = b"data:"
 _DONE = b"[DONE]"
 _MAX_ERROR = 2000  # bytes of a refusal that are kept
+_HEALTH_SECONDS = 10.0  # for an answer that is ready at once, or the server isn't
 _FAILURES = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException, OSError)
 
 
@@ -90,8 +91,7 @@ class ChatClient:
         self.base_url = base_url.rstrip("/")
         self._url = self.base_url + endpoint
         self._headers = list((headers or {}).items())
-        limits = {"connect": timeout, "read": timeout, "write": timeout, "pool": None}
-        self._extensions = {"timeout": limits}
+        self._extensions = _limits(timeout)
         context = ssl.create_default_context()
         if not verify:
             context.check_hostname = False
@@ -131,7 +131,8 @@ class ChatClient:
         """Whether ``/health`` says so; a server that doesn't know the path is ready once it answers."""
         url = f"{self.base_url}/health"
         try:
-            response = await self._pool.request("GET", url, headers=self._headers, extensions=self._extensions)
+            extensions = _limits(_HEALTH_SECONDS)
+            response = await self._pool.request("GET", url, headers=self._headers, extensions=extensions)
         except _FAILURES:
             return False
         return response.status < _SERVER_ERROR
@@ -193,10 +194,17 @@ def _note(event: _Event, outcome: Outcome) -> None:
     if event.choices:
         outcome.events.append(time.perf_counter() - outcome.sent)
         delta = event.choices[0].delta
-        outcome.text += delta.text if delta else ""
+        text = delta.text if delta else ""
+        outcome.num_texts += bool(text)
+        outcome.text += text
     if event.usage:
         outcome.prompt_tokens = event.usage.prompt_tokens or 0
         outcome.completion_tokens = event.usage.completion_tokens
+
+
+def _limits(seconds: float) -> dict[str, Any]:
+    """Seconds for each step of a request; it may wait for a connection as long as it likes."""
+    return {"timeout": {"connect": seconds, "read": seconds, "write": seconds, "pool": None}}
 
 
 def _is_url(text: str) -> bool:

@@ -4,7 +4,7 @@
 - ITL: between two such events; an answer's role may come in one of its own.
 - E2EL: from sending to the last such event; the chunk with the usage doesn't count.
 - TPOT: (E2EL - TTFT) / (tokens - 1), of answers with more than one token.
-- Tokens are those that the server says it counted.
+- Tokens are those that the server says it counted; events with text where it says nothing.
 - Throughput: what the successful requests had, over the time from the first sending to the last answer.
 - Peaks: the largest second, counted from the first request on.
 """
@@ -31,6 +31,7 @@ class Outcome:
         sent: when it was.
         queued: how long the client held it back before.
         events: when each event with a choice came, counted from ``sent``.
+        num_texts: how many of these had text.
         text: of the answer, reasoning included.
         prompt_tokens: as the server counted.
         completion_tokens: likewise; None where it did not say.
@@ -40,6 +41,7 @@ class Outcome:
     sent: float = 0.0
     queued: float = 0.0
     events: list[float] = field(default_factory=list)
+    num_texts: int = 0
     text: str = ""
     prompt_tokens: int = 0
     completion_tokens: int | None = None
@@ -67,10 +69,10 @@ class Outcome:
 
     @property
     def num_tokens(self) -> int:
-        """Of the answer; by its events where the server does not count."""
+        """Of the answer; by its events with text where the server does not count."""
         if not self.succeeded:
             return 0
-        return len(self.events) if self.completion_tokens is None else self.completion_tokens
+        return self.num_texts if self.completion_tokens is None else self.completion_tokens
 
     @property
     def tpot(self) -> float | None:

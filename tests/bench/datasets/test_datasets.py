@@ -57,7 +57,7 @@ def test_charts_are_the_same_for_a_seed() -> None:
     charts = Dataset("charts")
     first, other = charts.take(3, 0), charts.take(3, 1)
     assert charts.take(3, 0) == first
-    assert other[:2] == first[1:]  # seeds count charts
+    assert not any(sample in first for sample in other), "a server's caches would answer"
     assert first[0].content[0]["image_url"]["url"].startswith("data:image/png;base64,")
     assert text_of(first[0]).endswith("?")
 

@@ -88,6 +88,11 @@ def test_an_event_that_is_none_of_a_chat_fails_its_request_alone(odd: bytes, err
     assert error in asked([ROLE, odd, said("x")]).error
 
 
+def test_events_with_text_are_tokens_where_the_server_counts_none() -> None:
+    outcome = asked([ROLE, said("a"), said(None, reasoning_content="b"), said("")])
+    assert (outcome.num_tokens, len(outcome.events), outcome.text) == (2, 4, "ab")
+
+
 @pytest.mark.parametrize("status", [401, 404, 405])
 def test_a_server_without_a_health_path_is_ready_once_it_answers(status: int) -> None:
     assert asked([ANSWER], health=status).succeeded

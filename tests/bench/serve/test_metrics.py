@@ -13,7 +13,7 @@ from chiasm.errors import UserError
 
 
 def outcome(sent: float, *events: float, prompt: int = 10, tokens: int | None = None, error: str = "") -> Outcome:
-    return Outcome(sent, 0.0, list(events), "", prompt, tokens, error)
+    return Outcome(sent, 0.0, list(events), len(events), "", prompt, tokens, error)
 
 
 def test_the_moments_are_those_that_vllms_benchmark_has_with_the_same_seed() -> None:
