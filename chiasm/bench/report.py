@@ -1,12 +1,9 @@
-"""What benchmarks find as tables and as JSON."""
+"""What benchmarks find as tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from chiasm.bench.encoder import MODES, Row
 from chiasm.schema.profile import EngineProfile, RankProfile
@@ -34,11 +31,6 @@ def as_text(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def write_rows(file: Path, rows: Sequence[Row]) -> None:
-    """A JSON list of the rows."""
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(rows)))
-
-
 def latency_text(latency: Latency) -> str:
     """The figures of batches, in seconds."""
     batch = latency.batch
@@ -54,11 +46,6 @@ def latency_text(latency: Latency) -> str:
             *(f"  {name:<8}{seconds:10.4f}" for name, seconds in figures.items()),
         ]
     )
-
-
-def write_latency(file: Path, latency: Latency) -> None:
-    """A JSON object."""
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(latency)))
 
 
 def profile_text(profile: EngineProfile) -> str:

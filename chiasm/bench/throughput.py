@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +13,7 @@ from chiasm.bench.datasets.sample import Sample
 from chiasm.bench.settings import llm_settings
 from chiasm.config.engine import EngineConfig
 from chiasm.llm.offline import LLM
+from chiasm.schema.output import EngineStats, RequestOutput
 from chiasm.schema.sampling import SamplingParams
 
 
@@ -72,7 +72,10 @@ def measure_throughput(
         before, start = llm.stats, time.perf_counter()
         outputs = llm.chat(conversations, params, use_tqdm=progress)
         seconds = time.perf_counter() - start
-        after = llm.stats
+        return _found(outputs, seconds, before, llm.stats)
+
+
+def _found(outputs: Sequence[RequestOutput], seconds: float, before: EngineStats, after: EngineStats) -> Throughput:
     num_in = sum(len(output.prompt_token_ids) for output in outputs)
     num_out = sum(len(answer.token_ids) for output in outputs for answer in output.outputs)
     return Throughput(
@@ -104,8 +107,3 @@ def throughput_text(found: Throughput) -> str:
             f"Images and frames encoded: {found.num_units}; seconds in the encoder by rank: {encoder}",
         ]
     )
-
-
-def write_throughput(file: Path, found: Throughput) -> None:
-    """A JSON object."""
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(found)))

@@ -15,7 +15,7 @@ import typer
 from chiasm.cli.bench_compare import compare, modes
 from chiasm.cli.bench_serve import bench_serve
 from chiasm.cli.bench_throughput import throughput
-from chiasm.cli.files import check_writable, write_file
+from chiasm.cli.files import check_writable, write_file, write_json
 from chiasm.cli.given import refuse_given
 from chiasm.cli.latency import latency
 from chiasm.cli.option_groups import option, with_option_groups
@@ -82,7 +82,7 @@ def encoder(
     simulated: SimulatedOptions,
 ) -> int:
     """Compare whole items, whole frames (data), rows (auto) and sharded weights."""
-    from chiasm.bench.report import as_text, write_rows
+    from chiasm.bench.report import as_text
     from chiasm.bench.trace import write_trace
 
     configure_logging("bench", "WARNING")
@@ -99,7 +99,7 @@ def encoder(
         outcome = _measure(model, workload or "small", measured, with_charts=with_charts)
     typer.echo(as_text(outcome.rows))  # first, as a file may fail after all
     if json:
-        write_file("json", json, partial(write_rows, rows=outcome.rows))
+        write_json("json", json, outcome.rows)
     if trace:
         write_file("trace", trace, partial(write_trace, charts=outcome.charts))
     return 0

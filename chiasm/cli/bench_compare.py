@@ -20,7 +20,7 @@ from chiasm.cli.bench_options import (
     chosen_dataset,
     request_fields,
 )
-from chiasm.cli.files import check_folder, check_writable, write_file
+from chiasm.cli.files import check_folder, check_writable, write_file, write_json
 from chiasm.cli.option_groups import option, with_option_groups
 from chiasm.errors import refuse
 from chiasm.logs import configure_logging
@@ -87,17 +87,13 @@ def modes(
     pictures: PictureOptions,
 ) -> int:
     """Start a server in each mode of the encoder in turn, put one load on all, and compare."""
-    from chiasm.bench.modes import MODES, ModesBenchmark
+    from chiasm.bench.modes import ModesBenchmark
     from chiasm.bench.serve.command import ServeBenchmark
 
     configure_logging("bench", "WARNING")
     _check_pictures(pictures)
     if server.result_dir is not None:
         check_folder("result_dir", server.result_dir)
-    modes = tuple(dict.fromkeys(server.mm_encoder_tp_mode or MODES))
-    for mode in modes:
-        if mode not in MODES:
-            refuse("mm_encoder_tp_mode", mode, f"of {', '.join(MODES)}")
     fixed = ("--tensor-parallel-size", str(server.tensor_parallel_size), "--no-ui")
     benchmark = ServeBenchmark(
         base_url="http://127.0.0.1",
@@ -112,12 +108,22 @@ def modes(
     groups = ModesBenchmark(
         arguments=(*(arguments or ()), *fixed, *(() if server.caches else _NO_CACHES)),
         benchmark=benchmark,
-        modes=modes,
+        modes=_chosen_modes(server),
         rounds=server.rounds,
         start_seconds=server.start_timeout,
     ).run(lambda line: typer.echo(line, err=True), partial(_keep, server.result_dir))
     _show(groups, pictures)
     return 0
+
+
+def _chosen_modes(options: ModesOptions) -> Sequence[str]:
+    from chiasm.bench.modes import MODES
+
+    modes = tuple(dict.fromkeys(options.mm_encoder_tp_mode or MODES))
+    for mode in modes:
+        if mode not in MODES:
+            refuse("mm_encoder_tp_mode", mode, f"one of {', '.join(MODES)}")
+    return modes
 
 
 def _check_pictures(pictures: PictureOptions) -> None:
@@ -127,10 +133,8 @@ def _check_pictures(pictures: PictureOptions) -> None:
 
 
 def _keep(folder: Path | None, mode: str, number: int, run: Mapping[str, Any]) -> None:
-    from chiasm.bench.serve.result import write_result
-
     if folder is not None:
-        write_file("result_dir", folder / f"{mode}-{number}.json", partial(write_result, fields=run))
+        write_json("result_dir", folder / f"{mode}-{number}.json", run)
 
 
 def _show(groups: Sequence[Group], pictures: PictureOptions) -> None:

@@ -8,7 +8,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -22,7 +21,7 @@ from chiasm.cli.bench_options import (
     chosen_dataset,
     request_fields,
 )
-from chiasm.cli.files import check_folder, check_writable, write_file
+from chiasm.cli.files import check_folder, check_writable, write_json
 from chiasm.cli.option_groups import option, with_option_groups
 from chiasm.errors import refuse
 from chiasm.logs import configure_logging
@@ -81,7 +80,7 @@ def bench_serve(
 ) -> int:
     """Put a load on any OpenAI-compatible server, and print what users compare."""
     from chiasm.bench.serve.metrics import summarise
-    from chiasm.bench.serve.result import file_name, result_fields, result_text, run_fields, write_result
+    from chiasm.bench.serve.result import file_name, result_fields, result_text, run_fields
 
     configure_logging("bench", "WARNING")
     metrics, percents, objectives = _metrics(result.percentile_metrics), _percents(result), _objectives(result)
@@ -99,7 +98,7 @@ def bench_serve(
         fields = run_fields(sent, began, result.label, metadata)
         fields |= result_fields(summary, outcomes, detailed=result.save_detailed)
         file = (result.result_dir or Path()) / (result.result_filename or file_name(sent, began, result.label))
-        write_file("result_filename", file, partial(write_result, fields=fields))
+        write_json("result_filename", file, fields)
         typer.echo(f"Written to {file}", err=True)
     if len(outcomes) < len(sent.samples):
         typer.echo(f"Stopped when {len(outcomes)} of {len(sent.samples)} requests had ended.", err=True)

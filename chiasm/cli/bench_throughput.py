@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 
 from chiasm.cli import engine as engines
 from chiasm.cli.bench_options import DatasetOptions, chosen_dataset
-from chiasm.cli.files import check_writable, write_file
+from chiasm.cli.files import check_writable, write_json
 from chiasm.cli.option_groups import option, with_option_groups
 from chiasm.cli.options import EngineOptions
 from chiasm.logs import configure_logging
@@ -40,7 +39,7 @@ def throughput(
     engine: EngineOptions,
 ) -> int:
     """Answer many requests that are all there at once, without a server."""
-    from chiasm.bench.throughput import measure_throughput, throughput_text, write_throughput
+    from chiasm.bench.throughput import measure_throughput, throughput_text
 
     configure_logging("bench", "WARNING")
     if output_json:
@@ -55,5 +54,5 @@ def throughput(
     )
     typer.echo(throughput_text(found))
     if output_json:
-        write_file("output_json", output_json, partial(write_throughput, found=found))
+        write_json("output_json", output_json, found)
     return 0

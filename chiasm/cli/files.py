@@ -6,6 +6,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from chiasm.errors import UserError
 
 
@@ -35,7 +37,7 @@ def check_folder(name: str, folder: Path) -> None:
     write_file(name, folder, probe)
 
 
-def write_file(name: str, file: Path, write: Callable[[Path], None]) -> None:
+def write_file(name: str, file: Path, write: Callable[[Path], object]) -> None:
     """Have ``write`` write it.
 
     Raises:
@@ -45,3 +47,13 @@ def write_file(name: str, file: Path, write: Callable[[Path], None]) -> None:
         write(file)
     except OSError as error:
         raise UserError(f"{name} {file} can't be written: {error.strerror}.", param=name) from error
+
+
+def write_json(name: str, file: Path, value: object) -> None:
+    """Write what a command has found, for people to read, too.
+
+    Raises:
+        UserError: if it can't be written.
+    """
+    text = msgspec.json.format(msgspec.json.encode(value))
+    write_file(name, file, lambda path: path.write_bytes(text))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from chiasm.cli import engine as engines
-from chiasm.cli.files import check_folder, check_writable, write_file
+from chiasm.cli.files import check_folder, check_writable, write_json
 from chiasm.cli.option_groups import option, with_option_groups
 from chiasm.cli.options import EngineOptions
 from chiasm.errors import refuse
@@ -53,7 +52,7 @@ def latency(
 ) -> int:
     """Time a whole batch, from its prompts to its last token, without a server."""
     from chiasm.bench.latency import measure_latency
-    from chiasm.bench.report import latency_text, profile_text, write_latency
+    from chiasm.bench.report import latency_text, profile_text
 
     configure_logging("bench", "WARNING")
     asked = _batch(batch)
@@ -73,7 +72,7 @@ def latency(
     if found.profile is not None:
         typer.echo(profile_text(found.profile))
     if json:
-        write_file("json", json, partial(write_latency, latency=found))
+        write_json("json", json, found)
     return 0
 
 

@@ -168,7 +168,7 @@ def test_a_file_that_can_no_longer_be_written_costs_no_table(
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("chiasm.bench.report.write_rows", fail)
+    monkeypatch.setattr(Path, "write_bytes", fail)
     line = ["bench", "encoder", "--simulate", "2", "--workload", "one-image", "--json", str(tmp_path / "rows.json")]
     assert main(line) == 2
     told = capsys.readouterr()

@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from chiasm.bench.serve.load import Load
 from chiasm.bench.serve.metrics import Distribution, Outcome, Summary
@@ -99,11 +96,6 @@ def file_name(load: Load, when: datetime, label: str | None) -> str:
     concurrency = "" if load.max_concurrency is None else f"-concurrency{load.max_concurrency}"
     model = load.model.rstrip("/").rpartition("/")[2]
     return f"{label or 'openai-chat'}-{rate}{concurrency}-{model}-{when:%Y%m%d-%H%M%S}.json"
-
-
-def write_result(file: Path, fields: Mapping[str, Any]) -> None:
-    """A JSON object."""
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(fields)))
 
 
 def _totals(summary: Summary, load: Load) -> list[tuple[str, float | None]]:
