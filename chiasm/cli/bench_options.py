@@ -59,7 +59,7 @@ class LoadOptions:
     """How to ask."""
 
     num_prompts: int = option(100, "Requests.", min=1)
-    num_warmups: int = option(1, "Requests before, one after another, that don't count.", min=0)
+    num_warmups: int = option(1, "How often the first request is sent before, uncounted.", min=0)
     max_concurrency: int | None = option(None, "Most requests under way.", min=1)
     request_rate: float = option(math.inf, "Requests a second; inf sends all at once.")
     burstiness: float = option(1.0, "1 is a Poisson process, less comes in bursts, more is even.")

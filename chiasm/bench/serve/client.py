@@ -137,18 +137,19 @@ class ChatClient:
             return False
         return response.status < _SERVER_ERROR
 
-    async def ask(self, body: bytes, request_id: str, outcome: Outcome) -> None:
+    async def ask(self, body: Mapping[str, Any], request_id: str, outcome: Outcome) -> None:
         """Send a request and note in ``outcome`` what comes; a failure is noted too.
 
         Args:
-            body: JSON of a streamed chat request.
+            body: of a streamed chat request; writing it as JSON counts as sending.
             request_id: under which servers log it.
             outcome: to be filled.
         """
         headers = [*self._headers, ("Content-Type", "application/json"), ("X-Request-Id", request_id)]
         outcome.sent = time.perf_counter()
         try:
-            call = self._pool.stream("POST", self._url, headers=headers, content=body, extensions=self._extensions)
+            content = msgspec.json.encode(body)
+            call = self._pool.stream("POST", self._url, headers=headers, content=content, extensions=self._extensions)
             async with call as response:
                 if response.status != _OK:
                     refusal = (await response.aread())[:_MAX_ERROR].decode(errors="replace")

@@ -30,7 +30,7 @@ class ServeBenchmark:
         samples: the requests.
         arrivals: when they come.
         max_concurrency: requests under way at a time.
-        num_warmups: of the requests, sent one after another before; what comes of them isn't counted.
+        num_warmups: how often the first request is sent before, one after another; what comes of it isn't counted.
         seed: of the arrivals.
         fields: further ones of every request's body.
         headers: of every request.
@@ -77,10 +77,10 @@ class ServeBenchmark:
             return load, outcomes, seconds
 
     async def _warm_up(self, client: ChatClient, load: Load) -> None:
-        """The first requests, one after another: what is wrong with all of them is said before all are sent."""
+        """The first request alone: what is wrong with all of them is said before all are sent."""
         for index in range(self.num_warmups):
             outcome = Outcome()
-            await client.ask(load.body(load.samples[index % len(load.samples)]), f"bench-warm-up-{index}", outcome)
+            await client.ask(load.body(load.samples[0]), f"bench-warm-up-{index}", outcome)
             if not outcome.succeeded:
                 raise UserError(f"A request to warm up fails: {outcome.error}")
 

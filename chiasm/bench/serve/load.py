@@ -9,8 +9,6 @@ from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from chiasm.bench.datasets.sample import Sample
 from chiasm.bench.serve.arrivals import Arrivals
 from chiasm.bench.serve.client import ChatClient
@@ -37,18 +35,16 @@ class Load:
     seed: int = 0
     fields: Mapping[str, Any] = field(default_factory=dict)
 
-    def body(self, sample: Sample) -> bytes:
-        """The JSON of a request."""
-        return msgspec.json.encode(
-            {
-                "model": self.model,
-                "messages": [{"role": "user", "content": sample.content}],
-                "max_completion_tokens": sample.output_len,
-                "stream": True,
-                "stream_options": {"include_usage": True},
-                **self.fields,
-            }
-        )
+    def body(self, sample: Sample) -> dict[str, Any]:
+        """The body of a request."""
+        return {
+            "model": self.model,
+            "messages": [{"role": "user", "content": sample.content}],
+            "max_completion_tokens": sample.output_len,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **self.fields,
+        }
 
 
 async def put_load(client: ChatClient, load: Load, done: Callable[[Outcome], None]) -> tuple[list[Outcome], float]:
@@ -68,15 +64,13 @@ async def put_load(client: ChatClient, load: Load, done: Callable[[Outcome], Non
         places = asyncio.Semaphore(load.max_concurrency)
     start = time.perf_counter()
     prefix = f"bench-{load.seed}-{time.time_ns():x}"
-
     ended: dict[int, Outcome] = {}
 
     async def send(index: int, sample: Sample) -> None:
         outcome, due = Outcome(), time.perf_counter()
         async with places:
-            body = load.body(sample)
             outcome.queued = time.perf_counter() - due
-            await client.ask(body, f"{prefix}-{index}", outcome)
+            await client.ask(load.body(sample), f"{prefix}-{index}", outcome)
         ended[index] = outcome
         done(outcome)
 

@@ -47,7 +47,7 @@ def asked(pieces: Sequence[bytes], health: int = 200) -> Outcome:
             port = server.sockets[0].getsockname()[1]
             async with ChatClient(f"http://127.0.0.1:{port}") as client:
                 await client.wait_until_ready(0)
-                await client.ask(b"{}", "one", outcome)
+                await client.ask({}, "one", outcome)
         return outcome
 
     return asyncio.run(ask())
