@@ -5,6 +5,10 @@ python -m bench.peers.load_generators --peer-python PATH [--repeats 3] [--prompt
 Both read one file of charts, with the pictures in it, and send the same bytes in the same order at the same moments.
 Each load is put in turn by the one and by the other. Counts must be the same; latencies are shown with the ratio of
 their medians. Caches of the server are off, so that no run is helped by the one before.
+
+Four at a time, with answers of one length, is a load with two states: requests that begin together also end
+together, or each begins while another is answered. Either may last for a whole run, with either client, and has
+latencies of its own; the time of an answer as a whole is the same.
 """
 
 from __future__ import annotations
@@ -29,16 +33,23 @@ from chiasm.bench.datasets.choose import Dataset
 from chiasm.config.built_in import BUILT_IN_FOLDER
 
 _NAME = "chart-reader"
-_SAME = ("--temperature", "0", "--num-warmups", "2", "--seed", "7", "--ignore-eos")
+_SAME = (
+    "--temperature", "0", "--num-warmups", "2", "--seed", "7", "--ignore-eos",
+    "--percentile-metrics", "ttft,tpot,itl,e2el",
+)  # fmt: skip
 _NO_CACHES = ("--no-enable-prefix-caching", "--mm-encoder-cache-gb", "0", "--mm-processor-cache-gb", "0")
 _OUTPUT_LEN = 24
 _LOADS: Mapping[str, Sequence[str]] = {
-    "4 at a time": ("--max-concurrency", "4"),
-    "2 a second": ("--request-rate", "2"),
+    "1 at a time": ("--max-concurrency", "1"),
+    "4 a second": ("--request-rate", "4"),
     "all at once": (),
+    "4 at a time": ("--max-concurrency", "4"),
 }
 _COUNTS = ("completed", "failed", "total_input_tokens", "total_output_tokens")
-_LATENCIES = ("mean_ttft_ms", "mean_tpot_ms", "mean_itl_ms", "median_ttft_ms", "median_tpot_ms", "p99_ttft_ms")
+_LATENCIES = (
+    "duration", "mean_ttft_ms", "mean_tpot_ms", "mean_itl_ms", "mean_e2el_ms", "median_ttft_ms", "median_tpot_ms",
+    "p99_ttft_ms",
+)  # fmt: skip
 
 Result = dict[str, Any]
 
