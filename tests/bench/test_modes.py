@@ -29,7 +29,7 @@ def test_modes_are_measured_in_turn_and_answer_alike(tmp_path: Path, capsys: pyt
 
 def test_a_data_set_that_is_not_there_is_said_before_a_server_starts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "modes", "--dataset-name", "custom", "--dataset-path", "none.jsonl"]) == 2
-    assert capsys.readouterr().err.startswith("chiasm: error: dataset_path must be")
+    assert capsys.readouterr().err.startswith("chiasm: error: The data set must be")
 
 
 def test_a_server_that_does_not_start_is_told_of() -> None:
