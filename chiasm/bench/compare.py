@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from chiasm.bench.results import Figure, Group, common_figures
 from chiasm.bench.spread import Difference, hold_against
 
+_OF_THE_LOAD = ("model_id", "num_prompts", "max_concurrency", "burstiness")
 _VERDICTS = {"better": "better", "worse": "worse", "same": "within noise", "unknown": "noise unknown"}
 
 
@@ -24,14 +25,7 @@ class Table:
         self.head = ["", f"{groups[0].name} (base)", *(group.name for group in groups[1:])]
         with_rate = len({rate for group in groups for rate in group.rates}) > 1
         self.rows = [row for rate in groups[0].rates for row in self._block(rate, groups, with_rate=with_rate)]
-        counts = ", ".join(f"{group.name}: {len(group.runs)}" for group in groups)
-        self.note = (
-            f"Medians of runs ({counts}); ± is half of the way from the smallest to the largest. x is the ratio to "
-            "the base; it counts as better or worse where no run lies among the base's."
-        )
-        if any(group.num_failed for group in groups):
-            failed = ", ".join(f"{group.name}: {group.num_failed}" for group in groups)
-            self.note += f" Requests that failed, which are in no figure: {failed}."
+        self.note = " ".join(_notes(groups))
 
     @classmethod
     def _block(cls, rate: float, groups: Sequence[Group], *, with_rate: bool) -> list[list[str]]:
@@ -69,6 +63,22 @@ class Table:
         rows = [[cell.replace("|", "\\|") for cell in row] for row in (self.head, rule, *self.rows)]
         lines = [f"| {' | '.join(row)} |" for row in rows]
         return "\n".join([*lines, "", self.note])
+
+
+def _notes(groups: Sequence[Group]) -> Iterator[str]:
+    """What the table doesn't say by itself."""
+    counts = ", ".join(f"{group.name}: {len(group.runs)}" for group in groups)
+    yield f"Medians of runs ({counts}); ± is half of the way from the smallest to the largest."
+    yield "x is the ratio to the base; it counts as better or worse where no run lies among the base's."
+    if any(group.num_failed for group in groups):
+        failed = ", ".join(f"{group.name}: {group.num_failed}" for group in groups)
+        yield f"Requests that failed, which are in no figure: {failed}."
+    left_out = sorted({rate for group in groups for rate in group.rates} - set(groups[0].rates))
+    if left_out:
+        yield f"Left out, since the base has no such rate: {', '.join(f'{rate:g}' for rate in left_out)}."
+    for group in groups:
+        if unlike := group.differing(_OF_THE_LOAD):
+            yield f"Runs of {group.name} are not of the same thing: they differ in {', '.join(unlike)}."
 
 
 def _noise(noise: float | None) -> str:

@@ -62,22 +62,24 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """What was found, in seconds for a batch.
+    """What was found, in seconds for a batch; vLLM's benchmark has its names for the first four.
 
     Attributes:
-        batch: that was asked.
-        mean_seconds: of all that count.
-        median_seconds: likewise.
+        model_id: of the checkpoint.
+        avg_latency: mean of all that count.
+        latencies: of each.
         percentiles: by percent.
-        seconds: of each.
+        median_latency: of all that count.
+        batch: that was asked.
         profile: of one more batch; None where nobody asked.
     """
 
-    batch: Batch
-    mean_seconds: float
-    median_seconds: float
+    model_id: str
+    avg_latency: float
+    latencies: tuple[float, ...]
     percentiles: dict[int, float]
-    seconds: tuple[float, ...]
+    median_latency: float
+    batch: Batch
     profile: EngineProfile | None
 
 
@@ -112,11 +114,12 @@ def measure_latency(
             _answer(llm, batch, prompts)
             profile = llm.stop_profile(profile_folder)
     return Latency(
-        batch=batch,
-        mean_seconds=float(np.mean(seconds)),
-        median_seconds=float(np.median(seconds)),
+        model_id=config.model,
+        avg_latency=float(np.mean(seconds)),
+        latencies=tuple(seconds),
         percentiles={each: float(np.percentile(seconds, each)) for each in _PERCENTILES},
-        seconds=tuple(seconds),
+        median_latency=float(np.median(seconds)),
+        batch=batch,
         profile=profile,
     )
 

@@ -37,11 +37,11 @@ def latency_text(latency: Latency) -> str:
     size = f"{batch.image_height}x{batch.image_width}"
     noun = "image" if batch.num_images == 1 else "images"
     images = f" and {batch.num_images} {noun} of {size}" if batch.num_images else ""
-    figures = {"mean": latency.mean_seconds, "median": latency.median_seconds}
+    figures = {"mean": latency.avg_latency, "median": latency.median_latency}
     figures |= {f"p{percent}": seconds for percent, seconds in latency.percentiles.items()}
     return "\n".join(
         [
-            f"{len(latency.seconds)} batches of {batch.num_prompts} prompts with {batch.input_len} tokens of "
+            f"{len(latency.latencies)} batches of {batch.num_prompts} prompts with {batch.input_len} tokens of "
             f"text{images}, {batch.output_len} tokens each; seconds for a batch:",
             *(f"  {name:<8}{seconds:10.4f}" for name, seconds in figures.items()),
         ]

@@ -75,6 +75,10 @@ class Group(NamedTuple):
         values = [value for run in self.runs for value in _of_successful(run, key)]
         return [gap for value in values for gap in (value if isinstance(value, list) else [value])]
 
+    def differing(self, keys: Sequence[str]) -> list[str]:
+        """Those keys whose values are not the same in all runs."""
+        return [key for key in keys if len({repr(run.get(key)) for run in self.runs}) > 1]
+
     @property
     def num_failed(self) -> int:
         """Requests that failed, of all runs."""

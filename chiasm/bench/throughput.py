@@ -18,9 +18,10 @@ from chiasm.schema.sampling import SamplingParams
 
 
 class Throughput(msgspec.Struct, frozen=True):
-    """What was found; the first five fields have the names that vLLM's benchmark writes.
+    """What was found; the first six fields have the names that vLLM's benchmark writes.
 
     Attributes:
+        model_id: of the checkpoint.
         elapsed_time: seconds from the first request, still a message, to the last token.
         num_requests: that were answered.
         total_num_tokens: of prompts, media included, and answers.
@@ -33,6 +34,7 @@ class Throughput(msgspec.Struct, frozen=True):
         encoder_seconds: by rank, in the vision encoder.
     """
 
+    model_id: str
     elapsed_time: float
     num_requests: int
     total_num_tokens: int
@@ -72,13 +74,16 @@ def measure_throughput(
         before, start = llm.stats, time.perf_counter()
         outputs = llm.chat(conversations, params, use_tqdm=progress)
         seconds = time.perf_counter() - start
-        return _found(outputs, seconds, before, llm.stats)
+        return _found(config.model, outputs, seconds, before, llm.stats)
 
 
-def _found(outputs: Sequence[RequestOutput], seconds: float, before: EngineStats, after: EngineStats) -> Throughput:
+def _found(
+    model: str, outputs: Sequence[RequestOutput], seconds: float, before: EngineStats, after: EngineStats
+) -> Throughput:
     num_in = sum(len(output.prompt_token_ids) for output in outputs)
     num_out = sum(len(answer.token_ids) for output in outputs for answer in output.outputs)
     return Throughput(
+        model_id=model,
         elapsed_time=seconds,
         num_requests=len(outputs),
         total_num_tokens=num_in + num_out,

@@ -33,7 +33,9 @@ def throughput(
         typer.Argument(metavar="MODEL", help="Folder or hub name of a checkpoint; the built-in one if not given."),
     ] = None,
     *,
-    output_json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the figures here.")] = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", "--output-json", metavar="FILE", help="Also write the figures here.")
+    ] = None,
     batch: BatchOptions,
     dataset: DatasetOptions,
     engine: EngineOptions,
@@ -42,8 +44,8 @@ def throughput(
     from chiasm.bench.throughput import measure_throughput, throughput_text
 
     configure_logging("bench", "WARNING")
-    if output_json:
-        check_writable("output_json", output_json)
+    if json:
+        check_writable("json", json)
     ignore_eos = batch.ignore_eos or dataset.dataset_name == "random-mm"
     found = measure_throughput(
         engines.located_config(model, engine),
@@ -53,6 +55,6 @@ def throughput(
         progress=not batch.disable_tqdm,
     )
     typer.echo(throughput_text(found))
-    if output_json:
-        write_json("output_json", output_json, found)
+    if json:
+        write_json("json", json, found)
     return 0

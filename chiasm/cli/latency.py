@@ -40,7 +40,9 @@ def latency(
         typer.Argument(metavar="MODEL", help="Folder or hub name of a checkpoint; the built-in one if not given."),
     ] = None,
     *,
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the figures here.")] = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", "--output-json", metavar="FILE", help="Also write the figures here.")
+    ] = None,
     profile: Annotated[
         Path | None,
         typer.Option(

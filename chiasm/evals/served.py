@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -19,6 +20,8 @@ _SECONDS = 600.0
 _TIMEOUT = {"connect": 10.0, "read": _SECONDS, "write": _SECONDS, "pool": None}
 _FAILURES = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException, ValueError)
 _OK = 200
+_BUSY = (429, 503)
+_WAITS = (1.0, 4.0, 16.0)  # seconds
 _KEY = "OPENAI_API_KEY"
 
 
@@ -90,26 +93,34 @@ def _part(part: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _ask(pool: httpcore2.ConnectionPool, url: str, body: dict[str, Any]) -> str:
-    answer = _exchange(pool, "POST", url, msgspec.json.encode(body))
+    answer = _exchange(pool, "POST", url, msgspec.json.encode(body), _WAITS)
     try:
         return str(answer["choices"][0]["message"]["content"] or "")
     except (TypeError, LookupError) as error:
         raise UserError(f"{url} does not answer as a chat endpoint does.", param="base_url") from error
 
 
-def _exchange(pool: httpcore2.ConnectionPool, method: str, url: str, content: bytes | None) -> Any:
+def _exchange(
+    pool: httpcore2.ConnectionPool, method: str, url: str, content: bytes | None, waits: Sequence[float] = ()
+) -> Any:
     """The JSON that comes back.
 
+    Args:
+        pool: of connections.
+        method: of HTTP.
+        url: whom to ask.
+        content: of the request.
+        waits: seconds to wait before a busy server is asked again.
+
     Raises:
-        UserError: if anything else does, or nothing.
+        UserError: if anything else comes back, or nothing.
     """
-    headers = [("Content-Type", "application/json")]
-    if key := os.environ.get(_KEY):
-        headers.append(("Authorization", f"Bearer {key}"))
-    try:
-        answer = pool.request(method, url, headers=headers, content=content, extensions={"timeout": _TIMEOUT})
-    except _FAILURES as error:
-        raise UserError(f"No answer from {url}: {type(error).__name__}.", param="base_url") from error
+    answer = _send(pool, method, url, content)
+    for seconds in waits:
+        if answer.status not in _BUSY:
+            break
+        time.sleep(seconds)
+        answer = _send(pool, method, url, content)
     if answer.status != _OK:
         said = shorten(answer.content.decode(errors="replace"))
         raise UserError(f"{url} answers with status {answer.status}: {said}", param="base_url")
@@ -117,3 +128,13 @@ def _exchange(pool: httpcore2.ConnectionPool, method: str, url: str, content: by
         return msgspec.json.decode(answer.content)
     except msgspec.DecodeError as error:
         raise UserError(f"{url} does not answer with JSON.", param="base_url") from error
+
+
+def _send(pool: httpcore2.ConnectionPool, method: str, url: str, content: bytes | None) -> httpcore2.Response:
+    headers = [("Content-Type", "application/json")]
+    if key := os.environ.get(_KEY):
+        headers.append(("Authorization", f"Bearer {key}"))
+    try:
+        return pool.request(method, url, headers=headers, content=content, extensions={"timeout": _TIMEOUT})
+    except _FAILURES as error:
+        raise UserError(f"No answer from {url}: {type(error).__name__}.", param="base_url") from error

@@ -118,6 +118,15 @@ def test_requests_that_failed_are_told_of(write: Any, capsys: pytest.CaptureFixt
     assert "Requests that failed, which are in no figure: old: 0, new: 3." in capsys.readouterr().out
 
 
+def test_what_is_not_compared_is_told_of(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    other = result("new", 20) | {"model_id": "other", "max_concurrency": 4}
+    files = write(result("old", 10), result("new", 20), other, result("new", 5, rate=8.0))
+    assert main(["bench", "compare", *files]) == 0
+    printed = capsys.readouterr().out
+    assert "Left out, since the base has no such rate: 8." in printed
+    assert "Runs of new are not of the same thing: they differ in model_id, max_concurrency." in printed
+
+
 def test_a_growing_rate_is_not_all_at_once(write: Any) -> None:
     growing = {"ramp_up_strategy": "linear", "ramp_up_start_rps": 1, "ramp_up_end_rps": 5}
     files = write(result("old", 10), result("old", 10) | growing)

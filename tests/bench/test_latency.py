@@ -26,9 +26,10 @@ def test_a_batch_is_timed_and_profiled_on_every_rank(tmp_path: Path, capsys: pyt
     line = ["bench", "latency", "-tp", "2", *BATCH, *FEW, "--json", str(figures), "--profile", str(folder)]
     assert main(line) == 0
     found = json.loads(figures.read_text())
-    assert len(found["seconds"]) == 2
-    assert min(found["seconds"]) <= found["median_seconds"] <= max(found["seconds"])
-    assert found["percentiles"]["50"] == pytest.approx(found["median_seconds"])
+    assert len(found["latencies"]) == 2
+    assert found["avg_latency"] == pytest.approx(sum(found["latencies"]) / 2)
+    assert min(found["latencies"]) <= found["median_latency"] <= max(found["latencies"])
+    assert found["percentiles"]["50"] == pytest.approx(found["median_latency"])
     profile = found["profile"]
     assert {file.name for file in folder.iterdir()} == {"rank-0.json", "rank-1.json"}
     for rank in profile["ranks"]:
