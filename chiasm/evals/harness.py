@@ -31,6 +31,7 @@ from chiasm.schema.sampling import SamplingParams
 NAME = "chiasm-vlm"
 _OF_LM_EVAL = ("batch_size", "max_batch_size", "device")
 _USAGE_ERROR = 2
+_OF_THE_HUB = "on the Hub"  # in what the package datasets says where it has no network
 
 _Pair = tuple[Sequence[int], Sequence[int]]  # tokens in front, tokens that are scored
 _Kind = Literal["text", "conversation", "open conversation"]
@@ -263,9 +264,17 @@ def main() -> int:
     try:
         cli_evaluate()
     except UserError as error:
-        sys.stderr.write(f"{NAME}: error: {error.message}\n")
-        return _USAGE_ERROR
+        return _refused(error.message)
+    except ConnectionError as error:
+        if _OF_THE_HUB not in str(error):
+            raise
+        return _refused(f"{error}. chiasm eval chartqa (or mmmu) --data PATH takes the data from files.")
     return 0
+
+
+def _refused(message: str) -> int:
+    sys.stderr.write(f"{NAME}: error: {message}\n")
+    return _USAGE_ERROR
 
 
 if __name__ == "__main__":

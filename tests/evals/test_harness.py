@@ -11,6 +11,7 @@ from lm_eval.api.instance import Instance
 from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
 
 from chiasm.errors import UserError
+from chiasm.evals import harness
 from chiasm.evals.harness import ChiasmVLM
 from tests.checkpoints.common import SavedModel
 
@@ -104,6 +105,18 @@ def test_texts_are_asked_as_they_are_and_conversations_by_the_template(
 def test_settings_that_are_unknown_are_named(lm: ChiasmVLM) -> None:
     with pytest.raises(UserError, match="num_beams, unknown to chiasm-vlm"):
         lm.generate_until(instances("generate_until", ("a", {"num_beams": 4})), True)
+
+
+def test_data_out_of_reach_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def raise_(message: str) -> None:
+        raise ConnectionError(message)
+
+    monkeypatch.setattr(harness, "cli_evaluate", lambda: raise_("Couldn't reach 'HuggingFaceM4/ChartQA' on the Hub"))
+    assert harness.main() == 2
+    assert "on the Hub. chiasm eval chartqa (or mmmu) --data PATH" in capsys.readouterr().err
+    monkeypatch.setattr(harness, "cli_evaluate", lambda: raise_("a rank has gone"))
+    with pytest.raises(ConnectionError, match="rank"):
+        harness.main()
 
 
 def test_what_cannot_be_scored_is_refused(lm: ChiasmVLM) -> None:
