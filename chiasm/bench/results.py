@@ -117,9 +117,13 @@ def read_groups(files: Sequence[Path]) -> list[Group]:
 
 
 def common_figures(groups: Sequence[Group]) -> list[Figure]:
-    """The figures that every run has."""
+    """The figures that every run has; latencies that are 0 in all, such as TPOT of answers of one token, are none."""
     runs = [run for group in groups for run in group.runs]
-    return [figure for figure in FIGURES if all(_is_number(run.get(figure.key)) for run in runs)]
+    return [figure for figure in FIGURES if _is_measured(figure, [run.get(figure.key) for run in runs])]
+
+
+def _is_measured(figure: Figure, values: Sequence[object]) -> bool:
+    return all(map(_is_number, values)) and (figure.more_is_better or any(values))
 
 
 def _is_number(value: object) -> bool:

@@ -141,6 +141,16 @@ def test_what_vllm_writes_beyond_the_standard_is_read(tmp_path: Path) -> None:
     assert "mean_itl_ms" not in [figure.key for figure in common_figures(groups)]
 
 
+def test_latencies_that_nothing_has_are_no_figures(write: Any) -> None:
+    one_token = {f"{name}_tpot_ms": 0.0 for name in ("mean", "median", "p99")} | {"request_throughput": 0.0}
+    files = [Path(file) for file in write(result("a", 10) | one_token, result("b", 9) | one_token)]
+    keys = [figure.key for figure in common_figures(read_groups(files))]
+    assert "request_throughput" in keys
+    assert "mean_tpot_ms" not in keys
+    files = [Path(file) for file in write(result("a", 10) | one_token, result("b", 9) | {"mean_tpot_ms": 1.0})]
+    assert "mean_tpot_ms" in [figure.key for figure in common_figures(read_groups(files))]
+
+
 def test_results_without_tokens_show_requests(write: Any) -> None:
     fields = {key: value for key, value in result("a", 10).items() if key != "output_throughput"}
     assert draw(read_groups([Path(file) for file in write(fields)])).axes[-1].get_xlabel() == "requests/s"
