@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # Distinct for eyes that see red and green alike (Okabe and Ito, 2008).
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLES = ("-", "--", "-.", ":")
+_MARKERS = ("o", "s", "^", "D", "v")  # open ones: equal points show through each other
 _LATENCIES = {"ttfts": "Time to first token", "itls": "Inter-token latency"}
 _DPI = 120
 _MAX_NAME = 48  # characters
@@ -139,7 +140,8 @@ def _draw_by_rate(axis: Axes, groups: Sequence[Group]) -> None:
         medians = {rate: group.at(rate).spread(throughput.key).median for rate in group.rates}
         finite = [rate for rate in medians if math.isfinite(rate)]
         points = [medians[rate] for rate in finite]
-        axis.plot(finite, points, marker="o", markersize=4, **_style(index))
+        marker = _MARKERS[index % len(_MARKERS)]
+        axis.plot(finite, points, marker=marker, markersize=9, fillstyle="none", **_style(index))
         if math.inf in medians:
             axis.axhline(medians[math.inf], alpha=0.5, **_style(index))
     has_infinite = any(math.inf in group.rates for group in groups)
