@@ -72,8 +72,8 @@ def _download(name: str, split: str) -> Path:
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"Data set {name!r} can't be had from the hub: {reason} Where there is no network, put its {split} files "
-            f"(parquet or JSON lines) into a folder and name that instead.",
+            f"Data set {name!r} can't be had from the hub: {reason.rstrip('.')}. Where there is no network, "
+            f"put its {split} files (parquet or JSON lines) into a folder and name that instead.",
             param="dataset_path",
         ) from error
 
