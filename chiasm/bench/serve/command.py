@@ -73,7 +73,7 @@ class ServeBenchmark:
             load = Load(model, self.samples, self.arrivals, self.max_concurrency, self.seed, self.fields)
             await self._warm_up(client, load)
             with tqdm(total=len(self.samples), disable=not self.progress, dynamic_ncols=True) as bar:
-                outcomes, seconds = await put_load(client, load, lambda _: _step(bar))
+                outcomes, seconds = await put_load(client, load, lambda _: bar.update())
             return load, outcomes, seconds
 
     async def _warm_up(self, client: ChatClient, load: Load) -> None:
@@ -83,10 +83,6 @@ class ServeBenchmark:
             await client.ask(load.body(load.samples[0]), f"bench-warm-up-{index}", outcome)
             if not outcome.succeeded:
                 raise UserError(f"A request to warm up fails: {outcome.error}")
-
-
-def _step(bar: tqdm[Any]) -> None:
-    bar.update()
 
 
 async def _first_model(client: ChatClient) -> str:

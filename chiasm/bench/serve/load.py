@@ -47,7 +47,7 @@ class Load:
         }
 
 
-async def put_load(client: ChatClient, load: Load, done: Callable[[Outcome], None]) -> tuple[list[Outcome], float]:
+async def put_load(client: ChatClient, load: Load, done: Callable[[Outcome], object]) -> tuple[list[Outcome], float]:
     """Send everything, or what there is time for until the task is cancelled (Ctrl-C).
 
     Args:
