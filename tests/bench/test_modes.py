@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from chiasm.bench.modes import ModesBenchmark
+from chiasm.bench.serve.command import ServeBenchmark
 from chiasm.bench.server import ServerProcess
 from chiasm.cli.main import main
 from chiasm.errors import UserError
@@ -25,6 +27,17 @@ def test_modes_are_measured_in_turn_and_answer_alike(tmp_path: Path, capsys: pyt
     assert results[0]["generated_texts"] == results[1]["generated_texts"]
     assert all(results[0]["generated_texts"])
     assert [(found["label"], found["request_rate"]) for found in results] == [("weights", 100), ("data", 100)]
+
+
+def test_each_round_begins_with_another_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ModesBenchmark, "_run_once", lambda _, mode: {"mode": mode})
+    kept: list[tuple[int, str]] = []
+    benchmark = ModesBenchmark([], ServeBenchmark("http://127.0.0.1", []), modes=("weights", "data"), rounds=2)
+    groups = benchmark.run(lambda _: None, lambda mode, number, _: kept.append((number, mode)))
+    assert kept == [(0, "weights"), (0, "data"), (1, "data"), (1, "weights")]
+    assert [(group.name, [run["mode"] for run in group.runs]) for group in groups] == [
+        ("weights", ["weights"] * 2), ("data", ["data"] * 2),
+    ]  # fmt: skip
 
 
 def test_a_data_set_that_is_not_there_is_said_before_a_server_starts(capsys: pytest.CaptureFixture[str]) -> None:
