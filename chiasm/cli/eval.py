@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from chiasm.cli.files import check_writable, write_file
+from chiasm.cli.files import check_writable, write_json
 from chiasm.cli.given import refuse_given
 from chiasm.config.engine import EncoderMode
 from chiasm.errors import refuse
 from chiasm.logs import configure_logging
+
+if TYPE_CHECKING:
+    from chiasm.evals.published import TaskReport
+    from chiasm.evals.runner import ChartsReport
 
 eval_app = typer.Typer(no_args_is_help=True, help="Measure what a model answers.")
 
@@ -65,13 +68,12 @@ def charts(
         model,
         limit=limit,
         seed=seed,
-        json_file=json,
         base_url=base_url,
         setups=[Setup(mode, num_ranks) for num_ranks in ranks for mode in modes],
         settings={"dtype": dtype, "chat_template": chat_template},
         tell=_tell,
     )
-    typer.echo(report.as_text())
+    _show(report, json)
 
 
 def _published(task: str) -> Callable[..., None]:
@@ -93,7 +95,7 @@ def _published(task: str) -> Callable[..., None]:
         dtype: _DType = "auto",
         chat_template: _ChatTemplate = None,
     ) -> None:
-        from chiasm.evals.published import run_task, write_report
+        from chiasm.evals.published import run_task
         from chiasm.evals.runner import Setup
 
         configure_logging("eval", "WARNING")
@@ -109,9 +111,7 @@ def _published(task: str) -> Callable[..., None]:
             settings=settings,
             tell=_tell,
         )
-        typer.echo(report.as_text())
-        if json is not None:
-            write_file("json", json, partial(write_report, report=report))
+        _show(report, json)
 
     return run
 
@@ -141,3 +141,9 @@ def _checked_modes(modes: Iterable[str]) -> list[str]:
 
 def _tell(line: str) -> None:
     typer.echo(line, err=True)
+
+
+def _show(report: ChartsReport | TaskReport, json: Path | None) -> None:
+    typer.echo(report.as_text())  # first, as the file may fail after all
+    if json is not None:
+        write_json("json", json, report)

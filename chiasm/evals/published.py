@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -148,8 +147,3 @@ def _scores(task: str, samples: Sequence[Mapping[str, Any]]) -> dict[str, Score]
         own = [chartqa_scores(sample["resps"][0][0], sample["doc"]["label"]) for sample in samples]
         hits |= {metric: [scores[metric] for scores in own] for metric in _MISTRAL}
     return {metric: Score(int(sum(values)), len(values)) for metric, values in hits.items()}
-
-
-def write_report(file: Path, report: TaskReport) -> None:
-    """A JSON object."""
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(report)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -61,7 +60,6 @@ def run_charts_eval(
     *,
     limit: int = 1000,
     seed: int = 0,
-    json_file: Path | None = None,
     base_url: str | None = None,
     setups: Sequence[Setup] = ALL_SETUPS,
     settings: Mapping[str, Any] | None = None,
@@ -73,7 +71,6 @@ def run_charts_eval(
         model: folder or hub name of a checkpoint; None takes the built-in one. With ``base_url`` the server's name.
         limit: how many charts, one question each.
         seed: the first of the held-out seeds.
-        json_file: where to write the report, if anywhere.
         base_url: of a server that answers, in place of the offline engine.
         setups: the ways of running.
         settings: further ones of ``LLM``.
@@ -97,10 +94,7 @@ def run_charts_eval(
             answers[str(setup)] = _ask_engine(model, setup, settings or {}, examples)
     scores = {name: score(examples, own) for name, own in answers.items()}
     num_different = sum(len(set(row)) > 1 for row in zip(*answers.values(), strict=True))
-    report = ChartsReport(model, seed, limit, scores, num_different)
-    if json_file is not None:
-        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
-    return report
+    return ChartsReport(model, seed, limit, scores, num_different)
 
 
 def _ask_engine(

@@ -16,7 +16,7 @@ from chiasm import LLM
 from chiasm.cli.main import main
 from chiasm.config.built_in import BUILT_IN_FOLDER
 from chiasm.evals.charts.examples import Example, held_out_seed, make_example
-from chiasm.evals.runner import ALL_SETUPS, LONGEST_ANSWER, Setup, ask_all, conversation, run_charts_eval, score
+from chiasm.evals.runner import ALL_SETUPS, LONGEST_ANSWER, ask_all, conversation, run_charts_eval, score
 from chiasm.evals.served import ask_server
 from tests.e2e.servers import Server
 from training.compare import differences
@@ -52,11 +52,12 @@ def test_all_ways_of_running_agree() -> None:
     assert report.num_different == 0
 
 
-def test_the_report_on_disk(tmp_path: Path) -> None:
+def test_the_report_is_shown_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "report.json"
-    report = run_charts_eval(limit=2, json_file=file, setups=[Setup("auto", 1)])
-    assert '"auto x1"' in file.read_text()
-    assert report.as_text().splitlines()[-1].startswith("question: ")
+    line = ["eval", "charts", "--limit", "2", "-tp", "1", "--mm-encoder-tp-mode", "auto", "--json", str(file)]
+    assert main(line) == 0
+    assert json.loads(file.read_text())["scores"]["auto x1"]["all"]["asked"] == 2
+    assert capsys.readouterr().out.splitlines()[-1].startswith("question: ")
 
 
 def test_a_server_gives_the_same_answers(llm: LLM, examples: list[Example], tmp_path: Path) -> None:
