@@ -41,6 +41,11 @@ def test_an_answer_of_one_token_has_no_time_per_token() -> None:
     assert found.latencies["tpot"].mean == pytest.approx(1000)
 
 
+def test_tokens_that_came_in_one_event_took_no_time() -> None:
+    found = summarise([outcome(0.0, 0.3, tokens=4), outcome(0.0, 1.0, 2.0, tokens=2)], 2.0)
+    assert found.latencies["tpot"].mean == pytest.approx(500)
+
+
 def test_throughput_counts_what_succeeded_over_the_whole_time() -> None:
     done = [outcome(0.0, 1.0, 2.0, prompt=30, tokens=4), outcome(1.0, 1.0, 3.0, prompt=50, tokens=6)]
     found = summarise([*done, outcome(0.0, prompt=99, error="status 500")], 4.0)
