@@ -80,6 +80,15 @@ def test_goodput_counts_requests_that_keep_every_objective(objectives: dict[str,
     assert summarise(done, 2.0, objectives=objectives).request_goodput == good / 2
 
 
+def test_an_answer_of_one_token_keeps_every_objective_for_the_time_per_token() -> None:
+    assert summarise([outcome(0.0, 0.3, tokens=1)], 1.0, objectives={"tpot": 1.0}).request_goodput == 1
+
+
+def test_gaps_of_a_growing_rate_have_its_mean_whatever_the_burstiness() -> None:
+    [*_, last] = Arrivals(burstiness=4.0, ramp_up=RampUp("linear", 10, 10)).times(2000, 0)
+    assert last == pytest.approx(200, rel=0.05)
+
+
 def test_a_distribution_is_in_milliseconds_with_the_percentiles_asked_for() -> None:
     found = Distribution.of([0.001, 0.002, 0.003, 0.010], (50, 90))
     assert found.mean == pytest.approx(4.0)
