@@ -73,6 +73,7 @@ def test_writes_what_vllms_benchmark_writes(server: RunningServer, tmp_path: Pat
     assert (found["completed"], found["failed"]) == (4, 0)
     assert found["total_output_tokens"] == sum(found["output_lens"]) == 4 * len(server.engine.words)
     assert found["total_input_tokens"] == sum(found["input_lens"])
+    assert min(found["input_lens"]) > 0, "the server's count was asked for"
     assert found["request_goodput"] == found["request_throughput"]
     for metric in ("ttft", "tpot", "itl", "e2el"):
         for name in ("mean", "median", "std", "p50", "p99.9"):
