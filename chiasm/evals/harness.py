@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from chiasm.errors import UserError, refuse
 from chiasm.evals.questions import Question, decoding_fields, pack_conversation, read_question
 from chiasm.evals.served import ask_server
 from chiasm.llm.offline import LLM
+from chiasm.schema.output import RequestOutput
 from chiasm.schema.sampling import SamplingParams
 
 NAME = "chiasm-vlm"
@@ -133,8 +134,14 @@ class ChiasmVLM(ConversationLM):
     def _answers(
         self, questions: Sequence[Question], settings: Sequence[Mapping[str, Any]], *, use_tqdm: bool
     ) -> list[str]:
-        sampling = [_sampling(own) for own in settings]
-        texts = [""] * len(questions)
+        outputs = self._outputs(questions, [_sampling(own) for own in settings], use_tqdm=use_tqdm)
+        return [output.outputs[0].text for output in outputs]
+
+    def _outputs(
+        self, questions: Sequence[Question], sampling: Sequence[SamplingParams], *, use_tqdm: bool
+    ) -> list[RequestOutput]:
+        """In order; those of one kind are asked at once."""
+        found: dict[int, RequestOutput] = {}
         kinds = [_kind(question) for question in questions]
         for kind in dict.fromkeys(kinds):
             chosen = [index for index, own in enumerate(kinds) if own == kind]
@@ -143,9 +150,8 @@ class ChiasmVLM(ConversationLM):
                 [sampling[index] for index in chosen],
                 use_tqdm=use_tqdm,
             )
-            for index, output in zip(chosen, outputs, strict=True):
-                texts[index] = output.outputs[0].text
-        return texts
+            found.update(zip(chosen, outputs, strict=True))
+        return [found[index] for index in range(len(questions))]
 
     def _ask(self, kind: _Kind) -> Any:
         if kind == "text":
@@ -161,8 +167,8 @@ class ChiasmVLM(ConversationLM):
         """
         if any(len(request.args) > 2 for request in requests):
             raise UserError(f"{NAME} has no log-likelihoods of prompts with pictures.", param="tasks")
-        heads = {context: self._head(context) for context in dict.fromkeys(request.args[0] for request in requests)}
-        pairs = [self._pair(heads[request.args[0]], *request.args) for request in requests]
+        heads = self._heads(dict.fromkeys(request.args[0] for request in requests))
+        pairs = [self._pair(heads.get(request.args[0], ()), *request.args) for request in requests]
         found = self._scores(pairs, use_tqdm=not disable_tqdm)
         for request, score in zip(requests, found, strict=True):
             self.cache_hook.add_partial("loglikelihood", request.args, score)
@@ -185,13 +191,13 @@ class ChiasmVLM(ConversationLM):
         begin = self._llm.tokenize("")
         return begin[0] if begin else self._llm.facts.eos_token_ids[0]
 
-    def _head(self, context: str) -> tuple[int, ...]:
-        """The tokens of a conversation; none for a plain text, which is tokenised with what follows."""
-        question = self._question(context)
-        if not question.messages:
-            return ()
-        [output] = self._ask(_kind(question))([question.messages], SamplingParams(max_tokens=1), use_tqdm=False)
-        return tuple(output.prompt_token_ids)
+    def _heads(self, contexts: Iterable[str]) -> dict[str, tuple[int, ...]]:
+        """The tokens of each conversation; a plain text is tokenised with what follows."""
+        read = {context: self._question(context) for context in contexts}
+        asked = {context: question for context, question in read.items() if question.messages}
+        sampling = [SamplingParams(max_tokens=1)] * len(asked)
+        outputs = self._outputs(list(asked.values()), sampling, use_tqdm=False)
+        return {context: tuple(output.prompt_token_ids) for context, output in zip(asked, outputs, strict=True)}
 
     def _pair(self, head: tuple[int, ...], context: str, continuation: str) -> _Pair:
         """Blanks at the context's end belong to the continuation's first token, as in lm-eval's own models."""

@@ -65,10 +65,14 @@ def test_the_greedy_continuation_is_one(lm: ChiasmVLM, reference: tuple[Any, Any
 
 def test_log_likelihoods_within_a_conversation(lm: ChiasmVLM, reference: tuple[Any, Any]) -> None:
     tokenizer, model = reference
-    messages = [{"role": "user", "content": "What do you see?"}]
-    [(value, _)] = lm.loglikelihood(instances("loglikelihood", (lm.apply_chat_template(messages), "A small house")))
-    front = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    assert value == pytest.approx(score(model, front, tokenizer("A small house").input_ids)[0], abs=1e-3)
+    asked = [[{"role": "user", "content": text}] for text in ("What do you see?", "What is it?")]
+    pairs = [(lm.apply_chat_template(asked[index]), said) for index, said in ((0, "A small"), (1, "Red"), (0, "No"))]
+    plain = (CONTEXTS[0], CONTINUATIONS[0])
+    found = lm.loglikelihood(instances("loglikelihood", pairs[0], plain, *pairs[1:]))
+    assert found.pop(1) == pytest.approx(lm.loglikelihood(instances("loglikelihood", plain))[0], abs=1e-4)
+    for (value, _), index, (_, said) in zip(found, (0, 1, 0), pairs, strict=True):
+        front = tokenizer.apply_chat_template(asked[index], add_generation_prompt=True, return_dict=False)
+        assert value == pytest.approx(score(model, front, tokenizer(said).input_ids)[0], abs=1e-3)
 
 
 def test_a_text_longer_than_the_context_is_scored_in_windows(lm: ChiasmVLM, reference: tuple[Any, Any]) -> None:
