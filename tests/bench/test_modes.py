@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +40,26 @@ def test_each_round_begins_with_another_mode(monkeypatch: pytest.MonkeyPatch) ->
     assert [(group.name, [run["mode"] for run in group.runs]) for group in groups] == [
         ("weights", ["weights"] * 2), ("data", ["data"] * 2),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flags", "num_off"), [([], 3), (["--caches"], 0)])
+def test_caches_are_off_unless_asked_for(monkeypatch: pytest.MonkeyPatch, flags: list[str], num_off: int) -> None:
+    started: list[Sequence[str]] = []
+
+    def run_once(benchmark: ModesBenchmark, _mode: str) -> dict[str, Any]:
+        started.append(benchmark.arguments)
+        return {"request_throughput": 1.0}
+
+    monkeypatch.setattr(ModesBenchmark, "_run_once", run_once)
+    assert main(["bench", "modes", "a-model", "--rounds", "1", *FEW, *flags]) == 0
+    assert len(started) == 3
+    for arguments in started:
+        off = {"--no-enable-prefix-caching", "--mm-encoder-cache-gb", "--mm-processor-cache-gb"}.intersection(
+            arguments
+        )
+        assert arguments[0] == "a-model"
+        assert len(off) == num_off
+        assert arguments.count("0") == max(0, num_off - 1)
 
 
 def test_a_data_set_that_is_not_there_is_said_before_a_server_starts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from chiasm.bench.datasets.sample import Sample
+from chiasm.bench.serve.command import ServeBenchmark
+from chiasm.bench.serve.load import Load
+from chiasm.bench.serve.metrics import Outcome
 from chiasm.cli.main import main
 from tests.server.fake_engine import FakeEngine
 from tests.server.running import RunningServer
@@ -159,3 +163,12 @@ def test_a_server_that_is_not_there_is_said(capsys: pytest.CaptureFixture[str]) 
 def test_a_warm_up_that_fails_ends_it(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(server, "--model", "other") == 2
     assert "warm up fails: status 404" in capsys.readouterr().err
+
+
+def test_a_load_that_is_stopped_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    ended = Outcome(events=[0.1, 0.2], prompt_tokens=3, completion_tokens=2)
+    monkeypatch.setattr(ServeBenchmark, "run", lambda _: (Load("m", [Sample([], 1)] * 4), [ended], 1.0))
+    assert main(["bench", "serve", "--num-prompts", "4"]) == 130
+    printed = capsys.readouterr()
+    assert "Successful requests:                     1 " in printed.out
+    assert printed.err.endswith("Stopped when 1 of 4 requests had ended.\n")
