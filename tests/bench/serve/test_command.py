@@ -65,6 +65,12 @@ def test_asks_what_it_says(server: RunningServer) -> None:
     assert len(set(engine.request_ids)) == 5
 
 
+def test_noise_is_asked_for_full_answers(server: RunningServer) -> None:
+    small = ["--random-input-len", "2", "--random-mm-bucket-config", "{(32, 32, 1): 1}"]
+    assert bench(server, "--num-prompts", "1", "--dataset-name", "random-mm", *small) == 0
+    assert all(sampling.ignore_eos for sampling in server.engine.sampling)
+
+
 def test_writes_what_vllms_benchmark_writes(server: RunningServer, tmp_path: Path) -> None:
     kept = ["--save-detailed", "--result-dir", str(tmp_path / "new"), "--label", "mine", "--metadata", "tp=2"]
     shown = ["--percentile-metrics", "ttft,e2el", "--metric-percentiles", "50,99.9", "--goodput", "ttft:60000"]
