@@ -129,12 +129,6 @@ class _PendingJob:
         self.payload = b""
         self.path.unlink(missing_ok=True)
 
-    def succeed(self, item: ProcessedItem) -> None:
-        if self.result.done():
-            self.path.unlink(missing_ok=True)
-        else:
-            self.result.set_result(item)
-
     def fail(self, error: Exception) -> None:
         self.path.unlink(missing_ok=True)
         if not self.result.done():
@@ -152,7 +146,11 @@ async def _do(worker: WorkerProcess, pending: _PendingJob, timeout: float) -> No
             await _give_up(worker, running)
             pending.path.unlink(missing_ok=True)
         else:
-            pending.succeed(_item_of(await running, pending))
+            reply = await running
+            if pending.result.done():  # abandoned: the file that the reply names may be gone, and isn't missed
+                pending.path.unlink(missing_ok=True)
+            else:
+                pending.result.set_result(_item_of(reply, pending))
     except asyncio.CancelledError:
         running.cancel()
         pending.fail(_closed_error())

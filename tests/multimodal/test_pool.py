@@ -301,6 +301,30 @@ class TestTrouble:
         assert is_gone(pid)
         assert list(running.pixels.iterdir()) == []
 
+    def test_a_result_after_a_cancellation_is_not_called_forged(self, running, monkeypatch):
+        """The file of a job that was given up is gone when the worker says that it is there."""
+        replaced = []
+
+        async def be_replaced(worker):
+            replaced.append(worker)
+
+        async def cancel_before_the_result_arrives():
+            async def run(_worker, job, _payload, _timeout):
+                item = process_image(make_picture("noise", 28, 28), QWEN, running.pixels, file_name=job.file_name)
+                task.cancel()
+                await asyncio.sleep(0.05)
+                return Done(item)
+
+            monkeypatch.setattr(WorkerProcess, "run", run)
+            monkeypatch.setattr(WorkerProcess, "replace", be_replaced)
+            task = running.begin(b"")
+            await asyncio.gather(task, return_exceptions=True)
+            await asyncio.sleep(0.1)
+
+        running.run(cancel_before_the_result_arrives())
+        assert not replaced
+        assert list(running.pixels.iterdir()) == []
+
     def test_a_result_that_meets_a_cancellation_leaves_nothing(self, running, monkeypatch):
         async def cancel_as_the_result_arrives():
             async def run(_worker, job, _payload, _timeout):
