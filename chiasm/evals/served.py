@@ -78,7 +78,7 @@ def first_model(base_url: str) -> str:
 def _url(base_url: str, path: str) -> str:
     if not base_url.startswith(("http://", "https://")):
         refuse("base-url", base_url, "an http(s) URL")
-    return f"{base_url.rstrip('/')}/v1/{path}"
+    return f"{base_url.rstrip('/').removesuffix('/v1')}/v1/{path}"  # OpenAI's clients write it at the end
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def _write_task(name: str, base: Path, split: str, rows: Iterable[Row], limit: i
     data = folder / f"{name}.parquet"
     kept = list(islice(rows, limit))
     if not kept:
-        refuse("data", "none", f"rows of the split {split}")
+        raise UserError(f"The data has no rows of the split {split}.", param="data")
     datasets.Dataset.from_list(kept).to_parquet(data)
     fields: dict[str, Any] = {
         "include": str(base),

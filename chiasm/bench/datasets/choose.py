@@ -20,6 +20,7 @@ DatasetName = Literal["charts", "hf", "sharegpt4v", "random-mm", "custom"]
 
 _MADE = ("charts", "random-mm")
 _HF_NAMES = ("lmarena-ai/VisionArena-Chat", "lmarena-ai/vision-arena-bench-v0.1")
+_ONLY_FOR = {"dataset_path": ("hf", "sharegpt4v", "custom"), "hf_name": ("hf",), "image_folder": ("sharegpt4v",)}
 _DEFAULT_LENGTHS = {"charts": 24, "hf": 128, "sharegpt4v": 128}
 
 
@@ -66,8 +67,11 @@ class Dataset:
         return list(islice(cycle(found), count))
 
     def _samples(self, seed: int) -> Iterator[Sample]:
-        if self.name in _MADE and self.path is not None:
-            refuse("dataset_path", self.path, f"left out with --dataset-name {self.name}")
+        given = {"dataset_path": self.path, "hf_name": self.hf_name, "image_folder": self.image_folder}
+        for name, value in given.items():
+            takers = _ONLY_FOR[name]
+            if value is not None and self.name not in takers:
+                refuse(name, value, f"left out with --dataset-name {self.name}: it is for {', '.join(takers)}")
         if self.name == "random-mm":
             return self.random.samples(seed)
         if self.name == "custom":

@@ -88,7 +88,7 @@ class ChatClient:
         for name, value in (headers or {}).items():
             if not (name + value).isascii() or not (name + value).isprintable():
                 refuse("header", f"{name}={value}", "printable ASCII")
-        self.base_url = base_url.rstrip("/")
+        self.base_url = base_url.rstrip("/").removesuffix("/v1")  # which OpenAI's clients write at its end
         self._url = self.base_url + endpoint
         self._headers = list((headers or {}).items())
         self._extensions = _limits(timeout)

@@ -248,6 +248,8 @@ def test_bad_rows_are_named(tmp_path: Path, line: str, said: str) -> None:
     [
         (Dataset("hf"), "dataset_path"),
         (Dataset("charts", "somewhere"), "dataset_path"),
+        (Dataset("charts", hf_name="lmarena-ai/VisionArena-Chat"), "hf_name"),
+        (Dataset("custom", "somewhere", image_folder=Path()), "image_folder"),
         (Dataset("hf", "nowhere"), "dataset_path"),
         (Dataset("hf", "some/data", hf_name="who/knows"), "hf_name"),
     ],

@@ -161,6 +161,10 @@ def test_bad_flags_are_refused_by_name(flags: list[str], said: str, capsys: pyte
     assert said in capsys.readouterr().err
 
 
+def test_an_address_may_end_as_openais_clients_write_it(server: RunningServer) -> None:
+    assert main(["bench", "serve", "--base-url", f"http://127.0.0.1:{server.port}/v1/", "--num-prompts", "1"]) == 0
+
+
 def test_a_server_that_is_not_there_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "serve", "--port", "9"]) == 2
     assert "No server is ready at http://127.0.0.1:9" in capsys.readouterr().err
