@@ -11,7 +11,7 @@ import msgspec
 from chiasm.errors import UserError
 from chiasm.evals.chartqa import chartqa_scores
 from chiasm.evals.runner import Setup
-from chiasm.evals.scores import Score, agreement, table
+from chiasm.evals.scores import Score, agreement, count_different, table
 from chiasm.evals.served import first_model
 
 if TYPE_CHECKING:
@@ -81,8 +81,7 @@ def run_task(
                 samples = _samples(lm, tasks, limit)
             scores[name] = _scores(task, samples)
             answers[name] = [sample["resps"][0][0] for sample in samples]
-    num_different = sum(len(set(row)) > 1 for row in zip(*answers.values(), strict=True))
-    return TaskReport(task, base_url or model, scores, num_different)
+    return TaskReport(task, base_url or model, scores, count_different(answers))
 
 
 def _require_lm_eval() -> None:

@@ -10,7 +10,7 @@ import msgspec
 from chiasm.errors import UserError
 from chiasm.evals.charts.examples import Example, held_out_seed, make_example
 from chiasm.evals.relaxed import is_right
-from chiasm.evals.scores import Score, agreement, by_kind, table
+from chiasm.evals.scores import Score, agreement, by_kind, count_different, table
 from chiasm.evals.served import ask_server
 from chiasm.llm.offline import LLM
 from chiasm.schema.sampling import SamplingParams
@@ -93,8 +93,7 @@ def run_charts_eval(
             tell(f"{limit} charts with --mm-encoder-tp-mode {setup.mode} on {setup.num_ranks} rank(s)")
             answers[str(setup)] = _ask_engine(model, setup, settings or {}, examples)
     scores = {name: score(examples, own) for name, own in answers.items()}
-    num_different = sum(len(set(row)) > 1 for row in zip(*answers.values(), strict=True))
-    return ChartsReport(model, seed, limit, scores, num_different)
+    return ChartsReport(model, seed, limit, scores, count_different(answers))
 
 
 def _ask_engine(

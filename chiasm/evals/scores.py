@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -49,6 +49,15 @@ def table(columns: dict[str, dict[str, Score]]) -> str:
         cells = [_cell(scores[kind]) for scores in columns.values()]
         lines.append(" ".join([kind.ljust(wide), f"{score.asked:5}", *(f"{cell:>14}" for cell in cells)]))
     return "\n".join(lines)
+
+
+def count_different(answers: Mapping[str, Sequence[str]]) -> int:
+    """Questions that not all ways of running answer alike.
+
+    Args:
+        answers: for each way of running the answers in the order of the questions.
+    """
+    return sum(len(set(row)) > 1 for row in zip(*answers.values(), strict=True))
 
 
 def agreement(num_ways: int, num_asked: int, num_different: int) -> str:

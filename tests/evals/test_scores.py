@@ -2,7 +2,7 @@
 
 from chiasm.evals.charts.examples import held_out_seed, make_example
 from chiasm.evals.runner import conversation, score
-from chiasm.evals.scores import Score, by_kind, table
+from chiasm.evals.scores import Score, agreement, by_kind, count_different, table
 
 
 def test_an_answer_counts_for_each_of_its_kinds() -> None:
@@ -23,6 +23,14 @@ def test_table_has_a_line_for_each_kind() -> None:
     assert len(lines) == 3
     assert "75.0" in lines[1]
     assert lines[0].split() == ["n", "data", "x1", "auto", "x2"]
+
+
+def test_answers_that_differ_between_ways_of_running_are_counted() -> None:
+    answers = {"weights": ["a", "b", "c"], "data": ["a", "B", "c"], "auto": ["a", "b", "C"]}
+    assert count_different(answers) == 2
+    assert agreement(3, 3, 2) == "2 of 3 answers differ between the ways of running."
+    assert agreement(3, 3, 0) == "All 3 ways of running gave the same 3 answers."
+    assert agreement(1, 3, 0) == ""
 
 
 def test_right_answers_score_full() -> None:
