@@ -14,14 +14,16 @@ from chiasm.bench.serve.command import ServeBenchmark
 from chiasm.bench.server import ServerProcess
 from chiasm.cli.main import main
 from chiasm.errors import UserError
+from tests.docs.pasted import pasted
 
 FEW = ["--num-prompts", "4", "--num-warmups", "0", "--temperature", "0"]
 
 
 def test_modes_are_measured_in_turn_and_answer_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     modes = ["--mm-encoder-tp-mode", "weights", "--mm-encoder-tp-mode", "data"]
-    line = ["bench", "modes", *modes, "--rounds", "1", *FEW, "--result-dir", str(tmp_path), "--markdown"]
-    assert main([*line, "--request-rate", "100", "--", "--max-num-seqs", "4"]) == 0
+    small = ["--rounds", "1", *FEW, "--output-len", "8", "--request-rate", "100"]
+    line = pasted("bench modes MODEL", {"MODEL": None}, *modes, *small, "--result-dir", str(tmp_path))
+    assert main([*line, "--", "--max-num-seqs", "4"]) == 0
     printed = capsys.readouterr()
     assert "weights (base) | data" in printed.out
     assert printed.err.splitlines() == [f"round 1 of 1: --mm-encoder-tp-mode {mode}" for mode in ("weights", "data")]

@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import shlex
-from pathlib import Path
-
 import pytest
 import typer
 from typer.core import TyperGroup
 
 from chiasm.cli.main import app, join_dotted
+from tests.docs.pasted import commands
 from tests.docs.test_links import PAGES
-
-_ROOT = Path(__file__).parents[2]
-_BLOCK = re.compile(r"^```[^\n]*\n(.*?)^```$", re.M | re.S)
-_START = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:\S*/)?chiasm (?=[a-z])")
-
-
-def commands(page: Path) -> list[list[str]]:
-    """The arguments of each command ``chiasm`` in the page's blocks of code."""
-    text = "\n".join(_BLOCK.findall((_ROOT / page).read_text(encoding="utf-8"))).replace("\\\n", " ")
-    lines = [_START.sub("", line) for line in text.splitlines() if _START.match(line)]
-    return [_arguments(line) for line in lines]
-
-
-def _arguments(line: str) -> list[str]:
-    words = shlex.split(line, comments=True)
-    ends = [index for index, word in enumerate(words) if word in {"&", "|", ">", "2>", "&&"}]
-    return words[: min(ends, default=len(words))]
-
 
 FOUND = [(str(page), arguments) for page in PAGES for arguments in commands(page)]
 

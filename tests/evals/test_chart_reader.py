@@ -18,6 +18,7 @@ from chiasm.config.built_in import BUILT_IN_FOLDER
 from chiasm.evals.charts.examples import Example, held_out_seed, make_example
 from chiasm.evals.runner import ALL_SETUPS, LONGEST_ANSWER, ask_all, conversation, run_charts_eval, score
 from chiasm.evals.served import ask_server
+from tests.docs.pasted import pasted
 from tests.e2e.servers import Server
 from training.compare import differences
 
@@ -65,8 +66,8 @@ def test_a_server_gives_the_same_answers(llm: LLM, examples: list[Example], tmp_
         greedy = {"temperature": 0, "max_tokens": LONGEST_ANSWER}
         conversations = [conversation(example) for example in examples[:16]]
         assert ask_server(server.url, None, conversations, [greedy] * 16) == ask_all(llm, examples[:16])
-        command = ["eval", "charts", "--base-url", server.url, "--limit", "4", "--json", str(tmp_path / "r.json")]
-        assert main(command) == 0
+        line = pasted("eval charts --base-url", {"http://127.0.0.1:8000": server.url}, "--limit", "4")
+        assert main([*line, "--json", str(tmp_path / "r.json")]) == 0
     assert json.loads((tmp_path / "r.json").read_text())["scores"][server.url]["all"]["asked"] == 4
 
 

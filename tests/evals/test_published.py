@@ -18,6 +18,7 @@ from PIL import Image
 from chiasm.cli.main import main
 from chiasm.errors import UserError
 from chiasm.evals.charts.examples import Example, held_out_seed, make_example
+from tests.docs.pasted import pasted
 from tests.e2e.servers import Server
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
@@ -55,14 +56,14 @@ def chartqa(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evaluate(tmp_path: Path, *arguments: str) -> dict[str, Any]:
-    assert main(["eval", *arguments, "--json", str(tmp_path / "report.json")]) == 0
+    assert main([*arguments, "--json", str(tmp_path / "report.json")]) == 0
     report: dict[str, Any] = json.loads((tmp_path / "report.json").read_text())
     return report
 
 
 def test_chartqa_by_mode(chartqa: Path, tmp_path: Path) -> None:
-    modes = ["--mm-encoder-tp-mode", "weights", "--mm-encoder-tp-mode", "data"]
-    report = evaluate(tmp_path, "chartqa", "--data", str(chartqa), *modes, "-tp", "2", "--limit", "3")
+    line = pasted("eval chartqa MODEL", {"MODEL": None}, "--data", str(chartqa), "--limit", "3")
+    report = evaluate(tmp_path, *line)
     assert set(report["scores"]) == {"weights x2", "data x2"}
     assert report["num_different"] == 0
     for scores in report["scores"].values():
@@ -72,9 +73,15 @@ def test_chartqa_by_mode(chartqa: Path, tmp_path: Path) -> None:
 
 def test_chartqa_by_a_server(chartqa: Path, tmp_path: Path) -> None:
     with Server(None, tmp_path / "log") as server:
-        report = evaluate(tmp_path, "chartqa", "--data", str(chartqa), "--base-url", server.url, "--limit", "2")
+        stand_ins = {"NAME": "chart-reader", "http://127.0.0.1:8000": server.url}
+        report = evaluate(tmp_path, *pasted("eval chartqa NAME", stand_ins, "--data", str(chartqa), "--limit", "2"))
     assert set(report["scores"]) == {server.url}
     assert report["scores"][server.url]["relaxed_accuracy"]["asked"] == 2
+
+
+def test_charts_that_are_drawn_need_no_data(tmp_path: Path) -> None:
+    report = evaluate(tmp_path, *pasted("eval chartqa --data charts", {}, "--limit", "2"))
+    assert report["scores"]["auto x1"]["exact_match"]["asked"] == 2
 
 
 def test_mmmu_from_files(tmp_path: Path) -> None:
@@ -89,7 +96,8 @@ def test_mmmu_from_files(tmp_path: Path) -> None:
     }
     (tmp_path / "Accounting").mkdir()
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "Accounting" / "validation-00000-of-00001.parquet")
-    report = evaluate(tmp_path, "mmmu", "--data", str(tmp_path))
+    stand_ins = {"MODEL": None, "folder/with/Accounting/and/so/on": str(tmp_path)}
+    report = evaluate(tmp_path, *pasted("eval mmmu", stand_ins))
     assert report["scores"]["auto x1"]["acc"]["asked"] == 1
 
 

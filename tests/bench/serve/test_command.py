@@ -13,6 +13,7 @@ from chiasm.bench.serve.command import ServeBenchmark
 from chiasm.bench.serve.load import Load
 from chiasm.bench.serve.metrics import Outcome
 from chiasm.cli.main import main
+from tests.docs.pasted import pasted
 from tests.server.fake_engine import FakeEngine
 from tests.server.running import RunningServer
 
@@ -36,8 +37,12 @@ def bench(server: RunningServer, *flags: str) -> int:
     return main(["bench", "serve", "--port", str(server.port), "--disable-tqdm", *flags])
 
 
-def test_prints_the_block_that_users_compare(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench(server, "--num-prompts", "6", "--max-concurrency", "2", "--request-rate", "200") == 0
+def test_prints_the_block_that_users_compare(
+    server: RunningServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    few = ["--num-prompts", "6", "--max-concurrency", "2", "--request-rate", "200", "--result-dir", str(tmp_path)]
+    assert main(pasted("bench serve --ready", {}, "--port", str(server.port), "--disable-tqdm", *few)) == 0
+    assert len(list(tmp_path.iterdir())) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "============ Serving Benchmark Result ============"
     assert lines[1] == "Successful requests:                     6         "
