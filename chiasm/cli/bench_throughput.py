@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -12,7 +10,7 @@ from chiasm.cli import engine as engines
 from chiasm.cli.bench_options import DatasetOptions, chosen_dataset
 from chiasm.cli.files import check_writable, write_json
 from chiasm.cli.option_groups import option, with_option_groups
-from chiasm.cli.options import EngineOptions
+from chiasm.cli.options import Checkpoint, EngineOptions, FiguresFile
 from chiasm.logs import configure_logging
 
 
@@ -28,14 +26,9 @@ class BatchOptions:
 
 @with_option_groups
 def throughput(
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="MODEL", help="Folder or hub name of a checkpoint; the built-in one if not given."),
-    ] = None,
+    model: Checkpoint = None,
     *,
-    json: Annotated[
-        Path | None, typer.Option("--json", "--output-json", metavar="FILE", help="Also write the figures here.")
-    ] = None,
+    json: FiguresFile = None,
     batch: BatchOptions,
     dataset: DatasetOptions,
     engine: EngineOptions,

@@ -12,7 +12,7 @@ import typer
 from chiasm.cli import engine as engines
 from chiasm.cli.files import check_folder, check_writable, write_json
 from chiasm.cli.option_groups import option, with_option_groups
-from chiasm.cli.options import EngineOptions
+from chiasm.cli.options import Checkpoint, EngineOptions, FiguresFile
 from chiasm.errors import refuse
 from chiasm.logs import configure_logging
 
@@ -35,14 +35,9 @@ class BatchOptions:
 
 @with_option_groups
 def latency(
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="MODEL", help="Folder or hub name of a checkpoint; the built-in one if not given."),
-    ] = None,
+    model: Checkpoint = None,
     *,
-    json: Annotated[
-        Path | None, typer.Option("--json", "--output-json", metavar="FILE", help="Also write the figures here.")
-    ] = None,
+    json: FiguresFile = None,
     profile: Annotated[
         Path | None,
         typer.Option(

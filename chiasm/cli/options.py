@@ -21,6 +21,13 @@ _E = EngineConfig(model="")
 _M = MediaConfig()
 _S = ServerConfig(model="any")
 
+Checkpoint = Annotated[
+    str | None,
+    typer.Argument(metavar="MODEL", help="Folder or hub name of a checkpoint; the built-in one if not given."),
+]
+FiguresFile = Annotated[
+    Path | None, typer.Option("--json", "--output-json", metavar="FILE", help="Also write the figures here.")
+]
 ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", callback=use_config_file, is_eager=True, help="YAML file with options by name."),

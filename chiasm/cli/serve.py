@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import Annotated
 
 import typer
 
 from chiasm.cli import engine as engines
 from chiasm.cli.option_groups import with_option_groups
-from chiasm.cli.options import API_KEY_VARIABLE, ConfigFile, EngineOptions, ServerOptions
+from chiasm.cli.options import API_KEY_VARIABLE, Checkpoint, ConfigFile, EngineOptions, ServerOptions
 from chiasm.cli.settings import server_config
 from chiasm.config.built_in import BUILT_IN_EXAMPLE
 from chiasm.logs import configure_logging
@@ -20,10 +19,7 @@ _BUILT_IN = "No MODEL given: serving the built-in chart reader, which answers sh
 
 @with_option_groups
 def serve(
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="MODEL", help="Folder or hub name of a checkpoint; the built-in one if not given."),
-    ] = None,
+    model: Checkpoint = None,
     *,
     config: ConfigFile = None,  # noqa: ARG001 - its callback has used it
     engine: EngineOptions,
