@@ -97,7 +97,6 @@ class VarlenOp(Protocol):
         max_k: int,
         *,
         scale: float,
-        seqused_k: Tensor | None,
     ) -> Tensor:
         """Attend, in both directions, from each segment of queries to its segment of keys.
 
@@ -110,7 +109,6 @@ class VarlenOp(Protocol):
             max_q: rows of the longest segment of queries, or more.
             max_k: of keys, likewise.
             scale: factor of the scores.
-            seqused_k: int32 [segments], how many keys of each segment are seen; None for all.
 
         Returns:
             [nq, H, D].
@@ -118,19 +116,25 @@ class VarlenOp(Protocol):
 
 
 class _Padding(NamedTuple):
-    """The padding rows of segments as a batch of their own: see ``Run``.
+    """The padding rows of segments as a batch of their own, with copies of the rows that they see: see ``Run``.
+
+    The kernel of the oldest torch (2.11) always sees all keys of a segment, so those that are seen are copied.
 
     Attributes:
         rows: LongTensor, where they are, counted from the first segment.
         borders: int32 [segments + 1], where each segment's begin among them.
-        num_core: int32 [segments], rows that they see.
         longest: most in a segment.
+        core_rows: LongTensor, where those are that they see.
+        core_borders: int32 [segments + 1], likewise.
+        longest_core: likewise.
     """
 
     rows: Tensor
     borders: Tensor
-    num_core: Tensor
     longest: int
+    core_rows: Tensor
+    core_borders: Tensor
+    longest_core: int
 
 
 class PackedSegments(NamedTuple):
@@ -152,20 +156,31 @@ class PackedSegments(NamedTuple):
         counts = [run.count for run in runs]
         lengths = np.repeat([run.length for run in runs], counts)
         num_padding = np.repeat([run.num_padding for run in runs], counts)
-        borders = np.concatenate([[0], lengths.cumsum()])
+        borders = _borders(lengths)
         longest = int(lengths.max())
         if not num_padding.any():
             return cls(_to_device(borders, np.int32, device), longest, None)
+        num_core = lengths - num_padding
+        packed = _to_device(np.concatenate([borders, _borders(num_padding), _borders(num_core)]), np.int32, device)
+        own, padding_borders, core_borders = packed.split(len(borders))
         is_padding = np.arange(borders[-1]) >= np.repeat(borders[1:] - num_padding, lengths)
-        packed = _to_device(
-            np.concatenate([borders, [0], num_padding.cumsum(), lengths - num_padding]), np.int32, device
+        rows = _to_device(np.argsort(is_padding, kind="stable"), np.int64, device)
+        core_rows, padding_rows = rows.split([int(num_core.sum()), int(num_padding.sum())])
+        padding = _Padding(
+            padding_rows, padding_borders, int(num_padding.max()), core_rows, core_borders, int(num_core.max())
         )
-        own, others, num_core = packed.split([len(borders), len(borders), len(lengths)])
-        rows = _to_device(np.flatnonzero(is_padding), np.int64, device)
-        return cls(own, longest, _Padding(rows, others, num_core, int(num_padding.max())))
+        return cls(own, longest, padding)
 
 
-def _to_device(values: np.ndarray[tuple[int], np.dtype[np.int64]], dtype: type, device: torch.device) -> Tensor:
+_Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+def _borders(lengths: _Ints) -> _Ints:
+    """Where segments of these lengths begin, and where the last one ends."""
+    return np.concatenate([[0], lengths.cumsum()])
+
+
+def _to_device(values: _Ints, dtype: type, device: torch.device) -> Tensor:
     tensor = torch.from_numpy(values.astype(dtype))
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
@@ -192,11 +207,11 @@ class VarlenKernel:
         head_dim = q.shape[2]
         q, k, v = (_fill_head(rows) for rows in (q, k, v))
         borders, longest, padding = packed
-        out = self._op(q, k, v, borders, borders, longest, longest, scale=scale, seqused_k=None)
+        out = self._op(q, k, v, borders, borders, longest, longest, scale=scale)
         if padding is not None:
             seen = self._op(
-                q[padding.rows], k, v, padding.borders, borders, padding.longest, longest,
-                scale=scale, seqused_k=padding.num_core,
+                q[padding.rows], k[padding.core_rows], v[padding.core_rows], padding.borders, padding.core_borders,
+                padding.longest, padding.longest_core, scale=scale,
             )  # fmt: skip
             out.index_copy_(0, padding.rows, seen)
         return out[..., :head_dim]

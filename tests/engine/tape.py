@@ -84,15 +84,14 @@ _emulated = EmulatedVarlen(has_room=True)
 @torch.library.custom_op("chiasm_tests::varlen", mutates_args=())
 def _varlen(q: Tensor, k: Tensor, v: Tensor, borders: Tensor, max_q: int, max_k: int, scale: float) -> Tensor:
     """One operator, as torch's own is, that reads the borders when it is played."""
-    return _emulated(q, k, v, borders, borders, max_q, max_k, scale=scale, seqused_k=None)
+    return _emulated(q, k, v, borders, borders, max_q, max_k, scale=scale)
 
 
 def _call(
     query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int,
-    *, scale: float, seqused_k: Tensor | None,
+    *, scale: float,
 ) -> Tensor:  # fmt: skip
     assert cu_seq_q is cu_seq_k
-    assert seqused_k is None
     out: Tensor = _varlen(query, key, value, cu_seq_q, max_q, max_k, scale)
     return out
 

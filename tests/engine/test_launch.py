@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +16,10 @@ from torch import Tensor
 from chiasm.config.engine import EngineConfig
 from chiasm.engine.runner import launch, runner
 from chiasm.engine.runner.decode_graphs import DecodeGraphs, bucket_sizes, padded_step
+from chiasm.engine.runner.device import check_torch
 from chiasm.engine.runner.graphs import Recorded
 from chiasm.engine.runner.launch import Launch, choose_launch
+from chiasm.engine.runner.start import start_runner
 from chiasm.engine.runner.steps import HostStep, KernelInputs
 from chiasm.errors import UserError
 from chiasm.models.loader import load_model
@@ -244,3 +247,17 @@ def test_a_gpu_says_what_it_chose(
     assert chosen.lines[:2] == ("encoder attention: one call", "attention: as emulated")
     assert words in chosen.lines[2]
     assert (chosen.decoding is not None) == (words == "decode steps: CUDA graphs")
+
+
+@pytest.mark.parametrize("version", ["2.11.0", "2.11.0a0+0123abc.nv26.1", "2.13.0+cpu", "3.0.0"])
+def test_a_torch_that_is_supported(version: str) -> None:
+    check_torch(version)
+
+
+@pytest.mark.parametrize("version", ["2.10.1+cu130", "2.9.0", "1.13.1"])
+def test_a_torch_that_is_too_old_is_refused_before_anything_is_loaded(
+    version: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    with pytest.raises(UserError, match=re.escape(f"torch {version} is installed; chiasm needs 2.11 or newer")):
+        start_runner(EngineConfig(model=str(tmp_path)), rank=0, size=1)

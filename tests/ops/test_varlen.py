@@ -37,7 +37,6 @@ class EmulatedVarlen:
         max_k: int,
         *,
         scale: float,
-        seqused_k: Tensor | None,
     ) -> Tensor:
         self.num_calls += 1
         assert {cu_seq_q.dtype, cu_seq_k.dtype} == {torch.int32}
@@ -46,11 +45,11 @@ class EmulatedVarlen:
         assert int(cu_seq_q[-1]) == len(query)
         longest = [int(borders.diff().max()) for borders in (cu_seq_q, cu_seq_k)]
         assert longest == [max_q, max_k] or (self.has_room and longest[0] <= max_q and longest[1] <= max_k)
-        assert seqused_k is None or (seqused_k.dtype == torch.int32 and seqused_k.shape == cu_seq_k[1:].shape)
+        assert cu_seq_q.shape == cu_seq_k.shape
+        assert int(cu_seq_k[-1]) == len(key) == len(value)
         out = torch.full_like(query, torch.nan)
         for i, (start, stop) in enumerate(zip(cu_seq_q[:-1].tolist(), cu_seq_q[1:].tolist(), strict=True)):
             first, last = cu_seq_k[i : i + 2].tolist()
-            last = last if seqused_k is None else first + int(seqused_k[i])
             parts = (query[start:stop], key[first:last], value[first:last])
             out[start:stop] = F.scaled_dot_product_attention(
                 *(part.transpose(0, 1) for part in parts), scale=scale

@@ -1,4 +1,4 @@
-"""Which device and number format a rank computes with, and why."""
+"""Which torch, device and number format a rank computes with, and why."""
 
 from __future__ import annotations
 
@@ -8,6 +8,26 @@ import torch
 
 from chiasm.config.engine import DeviceName, DTypeName
 from chiasm.errors import UserError
+
+OLDEST_TORCH = (2, 11)
+"""Major and minor version; tests hold what is passed to torch against its signatures and those of newer ones."""
+
+
+def check_torch(version: str) -> None:
+    """Refuse a torch that is too old, before a kernel does.
+
+    Args:
+        version: ``torch.__version__``; a build may add words of its own, as in ``2.11.0a0+git``.
+
+    Raises:
+        UserError: naming both versions.
+    """
+    major, minor = version.split(".")[:2]
+    if (int(major), int(minor)) < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise UserError(
+            f"torch {version} is installed; chiasm needs {oldest} or newer: pip install 'torch>={oldest}'"
+        )
 
 
 class Choice(NamedTuple):

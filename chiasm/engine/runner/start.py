@@ -8,7 +8,7 @@ import torch
 
 from chiasm.config.engine import EngineConfig
 from chiasm.dist.group import SOLO, init_world
-from chiasm.engine.runner.device import Choice, choose_device
+from chiasm.engine.runner.device import Choice, check_torch, choose_device
 from chiasm.engine.runner.runner import Runner
 
 
@@ -22,8 +22,9 @@ def start_runner(config: EngineConfig, *, rank: int, size: int, store: Path | No
         store: file at which more than one rank meet.
 
     Raises:
-        UserError: if the model or a setting is at fault.
+        UserError: if the model, a setting or the version of torch is at fault.
     """
+    check_torch(torch.__version__)
     choice = choose_device(config.device, rank, size)
     device = torch.device(choice.value)
     assert size == 1 or store is not None
