@@ -76,6 +76,13 @@ def shorten(value: object, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def list_names(names: Iterable[str], limit: int = 8) -> str:
+    """The first ``limit`` of some names in order, and how many more there are."""
+    names = sorted(names)
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
 def require_known_keys(param: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Refuse a mapping that has a key nobody would read.
 

@@ -22,8 +22,9 @@ from chiasm.engine.runner.features import place_features
 from chiasm.layers.weight import Placement, Weight
 from chiasm.models import loader
 from chiasm.models.entry import BuildContext, SeenUnit, SeenUnits, VisionLanguageModel
-from chiasm.models.loader import LoadedModel, fill_model, load_model, read_tensor_names
+from chiasm.models.loader import LoadedModel, fill_model, load_model
 from chiasm.models.registry import Checkpoint, find_entry
+from chiasm.models.safetensors_files import read_tensor_names
 from chiasm.ops.paged_attention import KVCache, SequenceRows, build_batch
 from chiasm.ops.segments import PendingAttention, SharedRows
 from chiasm.schema.facts import EncoderRates, EncoderShape, ModelFacts

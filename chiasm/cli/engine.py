@@ -34,5 +34,5 @@ def located_config(model: str | None, options: EngineOptions) -> EngineConfig:
         UserError: for a value out of range, or if there is no such checkpoint.
     """
     config = engine_config(model or "", options)  # first: a bad option should not wait for a download
-    folder = resolve_checkpoint(model, revision=options.revision)
+    folder = resolve_checkpoint(model, revision=options.revision, load_format=options.load_format)
     return msgspec.structs.replace(config, model=str(folder))

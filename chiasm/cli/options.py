@@ -12,7 +12,7 @@ import typer
 
 from chiasm.cli.config_file import use_config_file
 from chiasm.cli.option_groups import option
-from chiasm.config.engine import DeviceName, DTypeName, EncoderMode, EngineConfig, MediaConfig
+from chiasm.config.engine import DeviceName, DTypeName, EncoderMode, EngineConfig, LoadFormat, MediaConfig
 from chiasm.config.server import ReasoningParser, ServerConfig, ToolCallParser
 
 API_KEY_VARIABLE = "CHIASM_API_KEY"
@@ -39,6 +39,9 @@ class EngineOptions:
     """How the model is loaded and run; see ``EngineConfig`` and ``MediaConfig``."""
 
     dtype: DTypeName = option(_E.dtype, "Type of weights and activations; auto picks by device.")
+    load_format: LoadFormat = option(
+        _E.load_format, "Where weights come from: the checkpoint's safetensors files, or dummy: random numbers."
+    )
     device: DeviceName = option(_E.device, "Where to compute; auto takes CUDA where there is one.")
     max_model_len: int | None = option(None, "Longest prompt and answer together, in tokens.")
     seed: int = option(_E.seed, "Makes sampling repeatable for requests that bring no seed.")

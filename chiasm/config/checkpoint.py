@@ -7,25 +7,29 @@ a family's file gives them their meaning.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from chiasm.config.built_in import BUILT_IN_FOLDER
+from chiasm.config.engine import LoadFormat
 from chiasm.errors import UserError, shorten
 
 # What families read parts of.
 _PARTS = ("text_config", "vision_config", "rope_scaling", "rope_parameters")
-_WANTED_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
+_WANTED_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
+_WEIGHT_FILES = ("*.safetensors",)
 
 
-def resolve_checkpoint(model: str | None, *, revision: str | None = None) -> Path:
+def resolve_checkpoint(model: str | None, *, revision: str | None = None, load_format: LoadFormat = "auto") -> Path:
     """The folder of a checkpoint: ``model`` itself if it is one, else a snapshot from the Hugging Face hub.
 
     Args:
         model: folder or hub name; None takes the built-in one.
         revision: of a hub checkpoint.
+        load_format: with "dummy" no weights are downloaded.
 
     Raises:
         UserError: if it is neither a folder with a ``config.json`` nor to be had from the hub.
@@ -39,14 +43,14 @@ def resolve_checkpoint(model: str | None, *, revision: str | None = None) -> Pat
         return folder.resolve()
     if model.startswith((".", "/", "~")) or model.count("/") != 1:
         raise UserError(f"model {model!r} is neither a folder nor a hub name of the form owner/name.", param="model")
-    return _download(model, revision)
+    return _download(model, revision, _WANTED_FILES if load_format == "dummy" else (*_WANTED_FILES, *_WEIGHT_FILES))
 
 
-def _download(model: str, revision: str | None) -> Path:
+def _download(model: str, revision: str | None, files: Sequence[str]) -> Path:
     import huggingface_hub  # imported late: most starts use a local folder
 
     try:
-        path = huggingface_hub.snapshot_download(model, revision=revision, allow_patterns=list(_WANTED_FILES))
+        path = huggingface_hub.snapshot_download(model, revision=revision, allow_patterns=list(files))
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(f"model {model!r} can't be had from the hub: {reason}", param="model") from error

@@ -13,6 +13,7 @@ from chiasm.errors import UserError, refuse, require_known_keys
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 EncoderMode = Literal["weights", "data", "auto"]
+LoadFormat = Literal["auto", "safetensors", "dummy"]
 
 _DEFAULT_LIMITS = {"image": 32, "video": 4}
 _MAX_CACHE_GIB = 2**20
@@ -97,6 +98,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: folder of the checkpoint (already resolved from a hub name).
         dtype: of weights and activations in memory; "auto" picks by device.
+        load_format: where the weights come from: "auto" and "safetensors" read the checkpoint's files; "dummy" reads
+            none and makes random numbers, the same on every device and number of ranks. For measuring speed.
         device: "auto" takes CUDA where there is one.
         max_model_len: longest sequence in tokens; None takes the model's own, or less if the cache can't hold it.
         max_num_seqs: most sequences computed at a time.
@@ -131,6 +134,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     dtype: DTypeName = "auto"
+    load_format: LoadFormat = "auto"
     device: DeviceName = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 64

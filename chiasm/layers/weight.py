@@ -31,14 +31,14 @@ class Placement:
 
 
 class CheckpointTensor(Protocol):
-    """A tensor on disk, of which only what is asked for is read."""
+    """A tensor of a checkpoint, of which only what is asked for is read or made."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Its whole shape."""
 
     def read(self, dim: int, start: int, length: int) -> Tensor:
-        """The slice [start, start + length) of dimension ``dim``, on the CPU, in the type of the file."""
+        """The slice [start, start + length) of dimension ``dim``, on any device and in any type."""
 
 
 class Piece(NamedTuple):

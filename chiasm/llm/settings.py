@@ -36,7 +36,7 @@ def engine_config(model: str | None, settings: Mapping[str, Any], *, revision: s
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(known))}."
             raise UserError(f"LLM has no setting {name!r}{hint}", param=name)
-    folder = resolve_checkpoint(model, revision=revision)
+    folder = resolve_checkpoint(model, revision=revision, load_format=settings.get("load_format", "auto"))
     media = {name: value for name, value in settings.items() if name in _MEDIA_FIELDS}
     engine = {name: value for name, value in settings.items() if name in _ENGINE_FIELDS}
     if settings.get("encoder_step_budget_patches") is None:

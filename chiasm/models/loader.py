@@ -1,28 +1,26 @@
-"""Fills a model from safetensors files. Pickled weights are refused: loading them would run code."""
+"""Builds a model and fills it: from the files of a checkpoint, or with random numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
-from chiasm.config.checkpoint import read_json
+from chiasm.config.engine import LoadFormat
 from chiasm.dist.group import SOLO, Group
-from chiasm.errors import UserError
+from chiasm.errors import UserError, list_names
 from chiasm.layers.linear import PackedLayer
-from chiasm.layers.weight import CheckpointTensor, Placement, Weight
+from chiasm.layers.weight import Placement, Weight
+from chiasm.models.dummy_weights import DummyTensor
 from chiasm.models.entry import BuildContext, LoadableModel, VisionLanguageModel
 from chiasm.models.registry import Checkpoint, open_checkpoint
+from chiasm.models.safetensors_files import FileTensor, iterate_tensors, read_tensor_names
 from chiasm.ops.varlen import RUN_BY_RUN, SegmentKernel
 from chiasm.schema.facts import ModelFacts
 
 _DTYPES_ON_DISK = ("F32", "BF16", "F16")
-_INDEX = "model.safetensors.index.json"
-_MAX_NAMES = 8
 
 
 class LoadedModel(NamedTuple):
@@ -40,6 +38,7 @@ def load_model(
     text_group: Group = SOLO,
     vision_group: Group = SOLO,
     segment_kernel: SegmentKernel = RUN_BY_RUN,
+    load_format: LoadFormat = "auto",
 ) -> LoadedModel:
     """Build this rank's part of a model on its device and fill it, reading only what the rank holds.
 
@@ -50,16 +49,19 @@ def load_model(
         text_group: ranks that the language model is sharded over.
         vision_group: ranks that the vision encoder is sharded over; a group of one replicates it.
         segment_kernel: what the segments of the tower attend with.
+        load_format: "dummy" reads no weights and makes random ones on the device; see ``DummyTensor``.
 
     Raises:
         UserError: if the checkpoint's tensors are not exactly those of the model, or heads do not divide by ranks.
     """
     if isinstance(checkpoint, Path):
         checkpoint = open_checkpoint(checkpoint)
-    model = _build(
-        checkpoint, Placement(text_group, dtype, device), Placement(vision_group, dtype, device, segment_kernel)
-    )
-    fill_model(model, checkpoint.folder, lambda name: checkpoint.entry.module_name(name, checkpoint.config))
+    text, vision = Placement(text_group, dtype, device), Placement(vision_group, dtype, device, segment_kernel)
+    model = _build(checkpoint, text, vision, load_format)
+    if load_format == "dummy":
+        _fill_randomly(model)
+    else:
+        fill_model(model, checkpoint.folder, lambda name: checkpoint.entry.module_name(name, checkpoint.config))
     model.finish_loading()
     for module in model.modules():
         if isinstance(module, PackedLayer):
@@ -68,7 +70,13 @@ def load_model(
 
 
 def weight_bytes(
-    checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, text_group: Group, vision_group: Group
+    checkpoint: Checkpoint,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    text_group: Group,
+    vision_group: Group,
+    load_format: LoadFormat = "auto",
 ) -> int:
     """What the weights of this rank will take, known before any is read; arguments are those of ``load_model``.
 
@@ -76,19 +84,21 @@ def weight_bytes(
         UserError: if heads do not divide by ranks.
     """
     meta = torch.device("meta")
-    model = _build(checkpoint, Placement(text_group, dtype, meta), Placement(vision_group, dtype, meta))
+    text, vision = Placement(text_group, dtype, meta), Placement(vision_group, dtype, meta)
+    model = _build(checkpoint, text, vision, load_format)
     copied = sum(layer.copied_bytes(device) for layer in model.modules() if isinstance(layer, PackedLayer))
     return copied + sum(weight.nbytes for _, weight in model.named_parameters())
 
 
-def _build(checkpoint: Checkpoint, text: Placement, vision: Placement) -> LoadableModel:
+def _build(checkpoint: Checkpoint, text: Placement, vision: Placement, load_format: LoadFormat) -> LoadableModel:
     """This rank's part of a model, unfilled."""
     checkpoint.check_sharding(text.group.size, vision.group.size)
+    names = frozenset[str]() if load_format == "dummy" else read_tensor_names(checkpoint.folder)
     context = BuildContext(
         text=text,
         vision=vision,
         normalisation=checkpoint.normalisation,
-        tensor_names=read_tensor_names(checkpoint.folder),
+        tensor_names=names,
     )
     return checkpoint.entry.build(checkpoint.config, context)
 
@@ -102,7 +112,7 @@ def fill_model(model: LoadableModel, folder: Path, module_name: Callable[[str], 
     slots = _find_slots(model)
     filled: dict[str, str] = {}
     unused = []
-    for name, tensor in _iterate_tensors(folder):
+    for name, tensor in iterate_tensors(folder):
         target = module_name(name)
         if target is None:
             continue
@@ -116,13 +126,18 @@ def fill_model(model: LoadableModel, folder: Path, module_name: Callable[[str], 
     _refuse_leftovers(unused, [slot for slot in slots if slot not in filled])
 
 
+def _fill_randomly(model: LoadableModel) -> None:
+    for name, (weight, part) in _find_slots(model).items():
+        weight.load(part, DummyTensor(name, weight.parts[part], weight.dtype, weight.device))
+
+
 class _Slot(NamedTuple):
     """A part of a weight that one checkpoint tensor fills."""
 
     weight: Weight
     part: str
 
-    def load(self, name: str, tensor: _FileTensor) -> None:
+    def load(self, name: str, tensor: FileTensor) -> None:
         """Fill the slot from the tensor called ``name``."""
         wanted = self.weight.parts[self.part].source_shape
         if tensor.shape != wanted:
@@ -154,75 +169,11 @@ def _slot_name(path: str, part: str) -> str:
     return f"{layer.rpartition('.')[0]}.{part}.{leaf}"
 
 
-class _FileTensor(CheckpointTensor):
-    """A tensor in a safetensors file."""
-
-    def __init__(self, stored: Any) -> None:
-        self._stored = stored
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self._stored.get_shape())
-
-    @property
-    def dtype(self) -> str:
-        return str(self._stored.get_dtype())
-
-    def read(self, dim: int, start: int, length: int) -> Tensor:
-        piece: Tensor = self._stored[(*[slice(None)] * dim, slice(start, start + length))]
-        return piece
-
-
-def read_tensor_names(folder: Path) -> frozenset[str]:
-    """Names of all tensors of a checkpoint.
-
-    Raises:
-        UserError: if its files can't be read.
-    """
-    return frozenset(name for name, _ in _iterate_tensors(folder))
-
-
-def _iterate_tensors(folder: Path) -> Iterator[tuple[str, _FileTensor]]:
-    for file in _list_files(folder):
-        try:
-            with safe_open(file, framework="pt", device="cpu") as opened:
-                for name in opened.keys():  # noqa: SIM118  # not a mapping
-                    yield name, _FileTensor(opened.get_slice(name))
-        except (OSError, SafetensorError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error  # an OSError's text has the whole path
-            raise UserError(f"weights file {file.name} can't be read: {reason}", param="model") from error
-
-
-def _list_files(folder: Path) -> list[Path]:
-    index = read_json(folder, _INDEX)
-    if index is not None:
-        weight_map = index.get("weight_map")
-        if not isinstance(weight_map, dict):
-            raise UserError(f"{_INDEX} has no weight_map.", param="model")
-        names = sorted(set(map(str, weight_map.values())))
-    else:
-        names = sorted(path.name for path in folder.glob("*.safetensors"))
-    if not names:
-        has_pickles = any(folder.glob("*.bin")) or any(folder.glob("*.pt"))
-        hint = "; pickled weights (.bin, .pt) are refused, since loading them runs code" if has_pickles else ""
-        raise UserError(f"the checkpoint has no .safetensors weights{hint}.", param="model")
-    missing = [name for name in names if Path(name).name != name or not (folder / name).is_file()]
-    if missing:
-        raise UserError(f"{_INDEX} names files that are not there: {_cap(missing)}.", param="model")
-    return [folder / name for name in names]
-
-
 def _refuse_leftovers(unused: list[str], unfilled: list[str]) -> None:
     complaints = []
     if unused:
-        complaints.append(f"has {len(unused)} tensors that the model doesn't have: {_cap(unused)}")
+        complaints.append(f"has {len(unused)} tensors that the model doesn't have: {list_names(unused)}")
     if unfilled:
-        complaints.append(f"lacks {len(unfilled)} tensors of the model: {_cap(unfilled)}")
+        complaints.append(f"lacks {len(unfilled)} tensors of the model: {list_names(unfilled)}")
     if complaints:
         raise UserError(f"the checkpoint {', and it '.join(complaints)}.", param="model")
-
-
-def _cap(names: Iterable[str]) -> str:
-    names = sorted(names)
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(names[:_MAX_NAMES]) + more

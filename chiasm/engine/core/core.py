@@ -183,6 +183,7 @@ def _limits(config: EngineConfig, info: RankInfo, rates: EncoderRates, capacity:
 
 def _summary(config: EngineConfig, info: RankInfo, capacity: Capacity) -> tuple[str, ...]:
     ranks = config.tensor_parallel_size
+    is_random = config.load_format == "dummy"
     encoder = {
         "weights": f"weights sharded over {ranks} ranks (mm_encoder_tp_mode=weights)",
         "data": f"data-parallel over {ranks} ranks, whole units (mm_encoder_tp_mode=data)",
@@ -192,6 +193,7 @@ def _summary(config: EngineConfig, info: RankInfo, capacity: Capacity) -> tuple[
         f"model: {info.facts.model_type} on {ranks} {'rank' if ranks == 1 else 'ranks'}",
         f"device: {info.device}",
         f"dtype: {info.dtype}",
+        *(["weights: random numbers, so that answers mean nothing (load_format=dummy)"] if is_random else []),
         *info.kernels,
         f"encoder: {encoder if ranks > 1 else 'one rank computes every unit'}",
         *capacity.summary,

@@ -120,7 +120,12 @@ class Runner:
         vision_group = self._group if self._is_encoder_sharded else SOLO
         dtype, device = torch_dtype(self._dtype.value), self._device
         num_bytes = weight_bytes(
-            checkpoint, dtype=dtype, device=device, text_group=self._group, vision_group=vision_group
+            checkpoint,
+            dtype=dtype,
+            device=device,
+            text_group=self._group,
+            vision_group=vision_group,
+            load_format=self._config.load_format,
         )
         check_weights(self._config, num_bytes, device, self._group)
         loaded = load_model(
@@ -130,6 +135,7 @@ class Runner:
             text_group=self._group,
             vision_group=vision_group,
             segment_kernel=segment_kernel,
+            load_format=self._config.load_format,
         )
         return num_bytes, loaded.model
 
