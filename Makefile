@@ -6,7 +6,7 @@ MODEL ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test clients device-check docs lint types imports format clean
+.PHONY: help install serve test clients device-check device-check-bare device-check-wheels docs lint types imports format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 22
@@ -28,8 +28,14 @@ test: install ## Run all tests that need no GPU
 clients: install ## Run real clients against a server on two ranks; makes .venv-clients, 7 GB
 	CLIENT_ENVIRONMENTS=.venv-clients $(BIN)/python -m pytest -q tests/clients $(ARGS)
 
-device-check: install ## On a machine with a GPU: is everything right on it, and how fast is it? About 7 minutes
+device-check: install ## On a machine with a GPU: is everything right on it, and how fast is it? About 6 minutes
 	$(BIN)/python -m bench.device_check $(ARGS)
+
+device-check-wheels: ## Collect what device-check-bare needs beside torch, for PYTHON's version or ARGS="--python 3.12"
+	$(PYTHON) -m bench.device_check.wheels --out wheels $(ARGS)
+
+device-check-bare: ## The same without network and installation: with PYTHON's own torch, and what is in wheels/
+	$(PYTHON) -m bench.device_check --wheels wheels $(ARGS)
 
 docs: install ## Write docs/reference anew from the code
 	$(BIN)/python -m apidocs

@@ -1,124 +1,97 @@
 """Check one device: is everything right on it, and how fast is it?
 
-python -m bench.device_check [--device cuda] [--families qwen2_5_vl,mllama] [--seconds 420] [--out FILE.json]
+python -m bench.device_check [--device cuda] [--only machine,speed] [--seconds 600] [--out FOLDER] [--wheels FOLDER]
 
-Attention against the CPU's, engines of every family against the CPU's, decode steps and encoder passes recorded and
-not, the encoder beside the language model and before it; then a table of speeds, of random checkpoints of 150 million
-parameters. What is not begun within the time counts as wrong. ``--device cpu`` runs the same on the CPU with small
-sizes, but for what there is on GPUs only. The exit status is 1 where anything is wrong and 2 where there is no GPU.
+Parts run one after another, the most important first, each in a process of its own with a time limit: a hang, an
+abort or an error that the GPU does not recover from costs that part only. ``report.json`` and ``report.md`` in the
+folder are written anew with each thing that is found. ``--device cpu`` runs the same on the CPU with small sizes. The
+exit status is 1 where anything is wrong or was not reached, and 2 where there is no GPU.
+
+It needs a torch that is supported, numpy, msgspec, pyzmq and blake3; on a GPU Triton too. ``--wheels`` names a folder
+with wheels of what the machine's Python lacks, as ``python -m bench.device_check.wheels`` collects them: they are
+unpacked beside the report, and nothing is installed.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
-from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from unittest.mock import patch
 
-import msgspec
-import torch
-from rich.console import Console
-from rich.table import Table
+from bench.device_check.parts import PARTS, Part
+from bench.device_check.report import PartReport, Report
+from bench.device_check.supervisor import Settings, run_parts
+from bench.device_check.wheels import unpack
 
-from bench.device_check.checks import Deadline, Report, Speed, run_checks
-from bench.device_check.encoder_passes import pass_speeds
-from bench.device_check.families import FAMILIES, Family
-from bench.device_check.operators import operator_checks
-from bench.device_check.speed import CPU_SIZES, GPU_SIZES, text_speeds, tower_speeds
-from bench.make_checkpoint import FAMILIES as LARGE
-from chiasm.config.engine import EngineConfig
-from tests.engine.driven import running
-
-
-def check_device(device: torch.device, families: list[str], seconds: float, console: Console) -> Report:
-    """Run all checks and measurements.
-
-    Args:
-        device: to be checked.
-        families: whose engines are.
-        seconds: after which nothing more is begun.
-        console: told of each finding as it comes.
-    """
-    deadline = Deadline(seconds)
-    findings = []
-    with TemporaryDirectory() as folder, patch.dict(os.environ, CHIASM_CACHE=folder):
-        scratch = Path(folder)
-        checks = list(operator_checks(device))
-        for name in families:
-            checks += Family(name, scratch, device).checks()
-        for finding in run_checks(checks, deadline):
-            console.print(f"{finding.status:11} {finding.seconds:6.1f} s  {finding.name}: {finding.detail}")
-            findings.append(finding)
-        speeds = list(_speeds(device, scratch, deadline))
-        lines = _chosen(device, scratch / families[0] / "model")
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    return Report(name, str(torch.__version__), lines, tuple(findings), tuple(speeds), deadline.elapsed)
-
-
-def _speeds(device: torch.device, scratch: Path, deadline: Deadline) -> Iterator[Speed]:
-    is_gpu = device.type == "cuda"
-    sizes = GPU_SIZES if is_gpu else CPU_SIZES
-    family, saved = "qwen2_5_vl", scratch / "speed"
-    save = LARGE[family] if is_gpu else FAMILIES[family]
-    if deadline.is_over:
-        return
-    save(saved)
-    yield from tower_speeds(saved, sizes, device, torch.bfloat16 if is_gpu else torch.float32)
-    if not deadline.is_over:
-        yield from pass_speeds(saved, device)
-    if not deadline.is_over:
-        yield from text_speeds(saved, scratch, sizes, device, "bfloat16" if is_gpu else "float32")
-
-
-def _chosen(device: torch.device, model: Path) -> tuple[str, ...]:
-    """What an engine says at its start."""
-    if not model.exists():
-        return ()
-    with running(EngineConfig(model=str(model), device=device.type, kv_cache_memory_bytes=2**24)) as core:
-        return core.ready.summary
-
-
-def _print(report: Report, console: Console) -> None:
-    console.print(f"{report.device}, torch {report.torch}, {report.seconds:.0f} s")
-    for line in report.lines:
-        console.print(f"  {line}")
-    table = Table("measured", "", "unit")
-    for speed in report.speeds:
-        table.add_row(speed.name, f"{speed.value:,.2f}", speed.unit)
-    console.print(table)
-    made = [finding for finding in report.findings if finding.status != "skipped"]
-    wrong = [finding for finding in made if finding.status != "ok"]
-    num_skipped = len(report.findings) - len(made)
-    skipped = f", {num_skipped} were skipped" if num_skipped else ""
-    console.print(f"{len(made) - len(wrong)} of {len(made)} checks hold{skipped}")
-    for finding in wrong:
-        console.print(f"  {finding.status}: {finding.name}: {finding.detail}")
+_ROOT = Path(__file__).parents[2]
+_FIND_GPU = "import torch, sys; sys.exit(0 if torch.cuda.is_available() else 3)"
 
 
 def main(arguments: list[str]) -> int:
     """Run it; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench.device_check")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--families", default=",".join(FAMILIES))
-    parser.add_argument("--seconds", type=float, default=420.0)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", metavar="PART,...", help=f"of {', '.join(part.name for part in PARTS)}")
+    parser.add_argument("--seconds", type=float, default=600.0, help="for everything; what is not reached is wrong")
+    parser.add_argument("--out", type=Path, default=Path("device-check"), metavar="FOLDER")
+    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="of packages that this Python lacks")
     given = parser.parse_args(arguments)
-    families = given.families.split(",")
-    unknown = sorted(set(families) - set(FAMILIES))
-    if unknown:
-        parser.error(f"--families: {unknown[0]} is none of {', '.join(FAMILIES)}")
-    console = Console(width=150, soft_wrap=True)
-    if given.device == "cuda" and not torch.cuda.is_available():
-        console.print("No GPU found: torch.cuda.is_available() is False. --device cpu checks the check.")
+    parts = _chosen(given.only, parser)
+    given.out.mkdir(parents=True, exist_ok=True)
+    try:
+        environment = _environment(given.out, given.wheels)
+    except FileNotFoundError as error:
+        parser.error(f"--wheels: {error}")
+    settings = Settings(given.device, given.out.resolve(), given.seconds, environment)
+    missing = _missing_gpu(settings)
+    if missing:
+        print(missing)
         return 2
-    report = check_device(torch.device(given.device), families, given.seconds, console)
-    _print(report, console)
-    if given.out is not None:
-        given.out.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
+    started = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
+    command = " ".join(["python -m bench.device_check", *arguments])
+    report = Report(command, started, [PartReport(part.name) for part in parts])
+    run_parts(parts, settings, report, lambda line: print(line, flush=True))
+    print(f"\n{(settings.out / 'report.md').read_text(encoding='utf-8')}")
     return 0 if report.is_good else 1
+
+
+def _chosen(only: str | None, parser: argparse.ArgumentParser) -> list[Part]:
+    """In the order in which they are named."""
+    by_name = {part.name: part for part in PARTS}
+    names = list(by_name) if only is None else only.split(",")
+    unknown = [name for name in names if name not in by_name]
+    if unknown:
+        parser.error(f"--only: {unknown[0]!r} is none of {', '.join(by_name)}")
+    return [by_name[name] for name in names]
+
+
+def _environment(out: Path, wheels: Path | None) -> dict[str, str]:
+    """Of the parts' processes: they find this project, what is unpacked, and caches that are theirs alone."""
+    out = out.resolve()
+    paths = [str(_ROOT), *([] if wheels is None else [str(unpack(wheels, out / "packages"))])]
+    own = {
+        "PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "CHIASM_CACHE": str(out / "scratch" / "chiasm"),
+        "TRITON_CACHE_DIR": str(out / "scratch" / "triton"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    return {**os.environ, **own}
+
+
+def _missing_gpu(settings: Settings) -> str | None:
+    if settings.device == "cpu":
+        return None
+    found = subprocess.run(
+        [sys.executable, "-c", _FIND_GPU], env=settings.environment, capture_output=True, text=True, check=False
+    )
+    if found.returncode == 0:
+        return None
+    if found.returncode == 3:
+        return "No GPU found: torch.cuda.is_available() is False. --device cpu checks the check."
+    return f"No GPU found, since this Python can't import torch:\n{found.stderr.strip()}"
 
 
 if __name__ == "__main__":

@@ -1,54 +1,48 @@
-"""Encoder passes in CUDA graphs against the same passes launched anew: features, and time."""
+"""Encoder passes in CUDA graphs against the same passes launched anew."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from bench.device_check.checks import Outcome, Speed
-from bench.device_check.timing import seconds_of
+from bench.device_check.probe import Outcome, Skip
 from chiasm.config.engine import EngineConfig
 from chiasm.engine.runner import launch
-from chiasm.engine.runner.encoder_graphs import EncoderGraphs, filling
+from chiasm.engine.runner.encoder_graphs import EncoderGraphs
 from chiasm.engine.runner.graphs import CudaRecorder
 from chiasm.models.loader import LoadedModel, load_model
 from chiasm.models.registry import open_checkpoint
 from chiasm.schema.facts import EncoderShape
-from chiasm.vision.stages import Encoder, StagedPass, whole_pass
+from chiasm.vision.stages import StagedPass, whole_pass
 from chiasm.vision.units import Piece
 
 _MAX_PATCHES = 1024  # of the checks
-_SPEED_PATCHES = 4096
 _LIMIT = 0.05  # of the features' spread: products with more rows may be added up in another order
 _GRIDS = ([(16, 16)], [(10, 12), (8, 6), (2, 2)], [(26, 22)], [(2, 30)], [(4, 4)] * 9)
 _TILES = (1, 4, 2, 3)
 
 
-class _Recorded(NamedTuple):
-    """A tower in bfloat16, and its graphs; None of them where there are none, for which ``reason`` tells why."""
+class RecordedTower(NamedTuple):
+    """A tower in bfloat16, and its passes in graphs."""
 
     loaded: LoadedModel
-    graphs: EncoderGraphs | None
-    reason: str
+    graphs: EncoderGraphs
     sizes: Sequence[int]
 
 
 @torch.inference_mode()
 def compare_passes(folder: Path, device: torch.device) -> Outcome:
-    """Passes of a checkpoint's tower, one after another in the same graphs, each left off behind every layer."""
-    recorded = _record(folder, device, _MAX_PATCHES)
-    graphs, shape = recorded.graphs, recorded.loaded.facts.encoder
-    if graphs is None:
-        return Outcome(is_good=True, detail=recorded.reason, is_skipped=True)
+    """Passes of a model's tower, one after another in the same graphs, each left off behind every layer."""
+    tower = record_tower(folder, device, _MAX_PATCHES)
+    graphs, shape = tower.graphs, tower.loaded.facts.encoder
     errors = []
     for seed, pieces in enumerate(_passes(shape)):
-        pixels = _pixels(recorded.loaded, pieces, device, seed)
-        expected = _whole(recorded.loaded.model.encode_vision, pixels, pieces).float()
+        pixels = random_pixels(tower.loaded, pieces, device, seed)
+        expected = whole_pass(tower.loaded.model.encode_vision(pixels, pieces)).float()
         errors.append(float((_left_off(graphs, pixels, pieces, shape).float() - expected).std() / expected.std()))
     num_played = graphs.num_passes["in graphs"]
     is_good = max(errors) <= _LIMIT and num_played == len(errors)
@@ -56,33 +50,20 @@ def compare_passes(folder: Path, device: torch.device) -> Outcome:
     return Outcome(is_good, f"{detail}, at most {_LIMIT}")
 
 
-def pass_speeds(folder: Path, device: torch.device) -> Iterator[Speed]:
-    """Milliseconds of passes that fill graphs of some sizes; nothing where there are no graphs."""
-    recorded = _record(folder, device, _SPEED_PATCHES)
-    loaded, graphs = recorded.loaded, recorded.graphs
-    if graphs is None:
-        return
-    for size in recorded.sizes:
-        pieces = filling(size, loaded.facts.encoder)
-        pixels = _pixels(loaded, pieces, device, 0)
-        for name, encode in (("in graphs", graphs.encode), ("launched anew", loaded.model.encode_vision)):
-            took = seconds_of(partial(_whole, encode, pixels, pieces), device)
-            yield Speed(f"encoder pass, {size} patches, {name}", 1e3 * took, "ms")
-
-
-def _whole(encode: Encoder, pixels: Tensor, pieces: Sequence[Piece]) -> Tensor:
-    return whole_pass(encode(pixels, pieces, None))
-
-
 @torch.inference_mode()
-def _record(folder: Path, device: torch.device, max_patches: int) -> _Recorded:
+def record_tower(folder: Path, device: torch.device, max_patches: int) -> RecordedTower:
+    """Load a model and record passes of its tower.
+
+    Raises:
+        Skip: where there are no graphs, with the reason.
+    """
     checkpoint = open_checkpoint(folder)
     kernel = launch.tower_kernel(checkpoint.facts.encoder, device, torch.bfloat16).kernel
-    loaded = load_model(checkpoint, dtype=torch.bfloat16, device=device, segment_kernel=kernel)
+    loaded = load_model(checkpoint, dtype=torch.bfloat16, device=device, segment_kernel=kernel, load_format="dummy")
     config = EngineConfig(model=str(folder), encoder_graph_max_patches=max_patches)
     chosen = launch.choose_encoder_launch(loaded.model, kernel, loaded.facts.encoder, config, device)
     if chosen.tower is None:
-        return _Recorded(loaded, None, *chosen.lines or ("there are no CUDA graphs without a GPU",), ())
+        raise Skip(chosen.lines[0] if chosen.lines else "there are no CUDA graphs on a CPU")
     graphs = EncoderGraphs(
         *chosen.tower,
         loaded.facts.encoder,
@@ -92,7 +73,7 @@ def _record(folder: Path, device: torch.device, max_patches: int) -> _Recorded:
         dtype=torch.bfloat16,
     )
     graphs.record(CudaRecorder(device))
-    return _Recorded(loaded, graphs, *chosen.lines, chosen.sizes)
+    return RecordedTower(loaded, graphs, chosen.sizes)
 
 
 def _passes(shape: EncoderShape) -> list[list[Piece]]:
@@ -101,7 +82,8 @@ def _passes(shape: EncoderShape) -> list[list[Piece]]:
     return [[Piece.whole((rows, columns)) for rows, columns in grids] for grids in _GRIDS]
 
 
-def _pixels(loaded: LoadedModel, pieces: Sequence[Piece], device: torch.device, seed: int) -> Tensor:
+def random_pixels(loaded: LoadedModel, pieces: Sequence[Piece], device: torch.device, seed: int) -> Tensor:
+    """Rows of patches of some pieces, on the device."""
     size = (sum(piece.num_rows for piece in pieces), loaded.facts.processor.row_bytes)
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, size, generator=generator, dtype=torch.uint8).to(device)

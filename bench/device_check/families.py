@@ -1,142 +1,265 @@
-"""Engines of every family on the device against the same on the CPU in float32, by small random checkpoints."""
+"""Engines of a family on the device, held against its model in float64 on the CPU, a token at a time.
+
+The reference has no engine: no cache that is read by steps, no chunks, no batches, no graphs. It is given the
+answer's tokens and tells how likely each was, so that one token that is another does not spoil those behind it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
-from functools import lru_cache, partial
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 from unittest.mock import patch
 
 import torch
+from torch import Tensor, nn
 
-from bench.device_check.checks import Check, Outcome
 from bench.device_check.encoder_passes import compare_passes
-from chiasm.config.engine import DTypeName, EngineConfig
+from bench.device_check.models import SMALL, write_model
+from bench.device_check.probe import Outcome, Probe, Skip
+from chiasm.config.engine import DTypeName, EncoderMode, EngineConfig
+from chiasm.engine.core.core import EngineCore
+from chiasm.engine.runner.decode_graphs import DecodeGraphs
 from chiasm.engine.runner.encoder_stream import SameStream
-from chiasm.models.loader import load_model
+from chiasm.engine.runner.steps import HostStep
+from chiasm.models.loader import LoadedModel, load_model
+from chiasm.models.registry import open_checkpoint
 from chiasm.schema.facts import ModelFacts
 from chiasm.schema.request import EngineRequest
-from tests.checkpoints.common import SavedModel
-from tests.checkpoints.glm4v import save_glm4v
-from tests.checkpoints.llama4 import save_llama4
-from tests.checkpoints.mllama import save_mllama
-from tests.checkpoints.qwen2 import save_qwen2_5_vl, save_qwen2_vl
-from tests.checkpoints.qwen3_vl import save_qwen3_vl
-from tests.engine.driven import Answer, answers, request
-from tests.prompts import Grid, make_prompt
+from tests.engine.driven import Answer, ask, request, running
+from tests.invariants import run_decoder
+from tests.prompts import Grid, Prompt, make_prompt
 
-FAMILIES: dict[str, Callable[[Path], SavedModel]] = {
-    "qwen2_5_vl": save_qwen2_5_vl,
-    "qwen2_vl": save_qwen2_vl,
-    "qwen3_vl": lambda folder: save_qwen3_vl(folder, has_experts=False),
-    "qwen3_vl_moe": lambda folder: save_qwen3_vl(folder, has_experts=True),
-    "glm4v": save_glm4v,
-    "glm4v_moe": lambda folder: save_glm4v(folder, has_experts=True),
-    "llama4": save_llama4,
-    "mllama": save_mllama,
-}
+_CPU = torch.device("cpu")
 _NUM_TOKENS = 12
-_LOGPROB_LIMIT = 0.1  # in nats, of the first token, in bfloat16
+_NUM_TOP = 20
+_LAUNCHES = ("attention: ", "encoder attention: ", "decode steps: ", "encoder passes: ")  # of the lines at a start
+_NATS: dict[DTypeName, float] = {"float32": 1e-3, "bfloat16": 0.1}
+"""By how much log-probabilities may differ."""
 
 
-class _Setup(NamedTuple):
+class Tolerance(NamedTuple):
+    """What may be beyond that.
+
+    Attributes:
+        share: of all tokens that must be within.
+        num_far: prompts of which most tokens are not.
+    """
+
+    share: float
+    num_far: int
+
+
+_EXACT, _ROUNDED = Tolerance(1.0, 0), Tolerance(0.9, 0)
+_ROUNDED_EXPERTS = Tolerance(0.7, 1)
+"""A near tie gives a token to another expert, which those behind it see: of five tokens it can be the first one."""
+
+
+class Setup(NamedTuple):
     """How an engine is started."""
 
-    device: str
     dtype: DTypeName
     enforce_eager: bool = False
     has_side_stream: bool = True
+    num_ranks: int = 1
+    encoder_mode: EncoderMode = "auto"
 
 
 class Family:
-    """A family's checkpoint and what the engines answer.
+    """A family's small model, its reference, and engines of it on a device.
 
     Args:
         name: of the family.
-        folder: for its files.
+        scratch: for its files.
         device: to be checked.
     """
 
-    def __init__(self, name: str, folder: Path, device: torch.device) -> None:
-        self._name = name
-        self._folder = folder / name
-        self._device = device.type
-        self.answers = lru_cache(maxsize=None)(self._answers)
+    def __init__(self, name: str, scratch: Path, device: torch.device) -> None:
+        self.folder = write_model(SMALL[name](), scratch / name)
+        self.chosen: dict[Setup, tuple[str, ...]] = {}
+        self.num_graph_steps: dict[Setup, int] = {}
+        self.has_experts = name in ("qwen3_vl_moe", "glm4v_moe", "llama4")
+        self._device = device
+        self._answers: dict[Setup, dict[str, Answer]] = {}
 
-    def checks(self) -> Iterator[Check]:
-        """Checks of whole engines."""
-        on_device = _Setup(self._device, "float32")
-        cpu = _Setup("cpu", "float32")
-        yield f"{self._name}: greedy tokens, float32", partial(self._same_tokens, cpu, on_device)
-        yield (
-            f"{self._name}: log-probabilities, bfloat16",
-            partial(self._close, cpu, _Setup(self._device, "bfloat16")),
-        )
-        eager = on_device._replace(enforce_eager=True)
-        yield f"{self._name}: graphs on and off", partial(self._same_tokens, eager, on_device)
-        same = on_device._replace(has_side_stream=False)
-        yield f"{self._name}: encoder beside and before", partial(self._same_tokens, same, on_device)
-        yield f"{self._name}: encoder passes in graphs, bfloat16", self._same_features
+    @cached_property
+    def facts(self) -> ModelFacts:
+        """Of the small model."""
+        return open_checkpoint(self.folder).facts
 
-    def _same_features(self) -> Outcome:
-        return compare_passes(self._model, torch.device(self._device))
+    @cached_property
+    def prompts(self) -> dict[str, Prompt]:
+        """Long and short ones, with images and without; together more than a step takes."""
+        facts = self.facts
+        large, small = _grids(facts)
+        pieces: dict[str, list[int | Grid]] = {
+            "long text": [400],
+            "one image": [40, large, 30],
+            "two images": [200, small, 5, small, 2],
+            "five tokens": [5],
+            "mostly image": [1, small, 1],
+        }
+        return {name: make_prompt(facts, own, seed=seed) for seed, (name, own) in enumerate(pieces.items())}
 
-    def _same_tokens(self, first: _Setup, second: _Setup) -> Outcome:
-        tokens = [{name: one.token_ids for name, one in self.answers(setup).items()} for setup in (first, second)]
-        num_equal = sum(tokens[0][name] == tokens[1][name] for name in tokens[0])
-        return Outcome(tokens[0] == tokens[1], f"{num_equal} of {len(tokens[0])} answers equal")
+    def answers(self, setup: Setup) -> dict[str, Answer]:
+        """What an engine answers to the prompts, greedily, with log-probabilities."""
+        if setup not in self._answers:
+            with _counted_graph_steps() as steps, self.engine(setup) as core:
+                self.chosen[setup] = core.ready.summary
+                self._answers[setup] = ask(core, self._requests())
+            self.num_graph_steps[setup] = len(steps)
+        return self._answers[setup]
 
-    def _close(self, first: _Setup, second: _Setup) -> Outcome:
-        """The median prompt counts: rounding can hand a near tie between experts to the other one."""
-        largest = []
-        for name, expected in self.answers(first).items():
-            found = dict(self.answers(second)[name].first_top)
-            shared = [abs(value - found[token]) for token, value in expected.first_top if token in found]
-            largest.append(max(shared, default=float("inf")))
-        middle = median(largest)
-        detail = (
-            f"of the first token's, median prompt {middle:.3f}, at most {_LOGPROB_LIMIT}; worst {max(largest):.3f}"
-        )
-        return Outcome(middle <= _LOGPROB_LIMIT, detail)
-
-    def _answers(self, setup: _Setup) -> dict[str, Answer]:
+    @contextmanager
+    def engine(self, setup: Setup) -> Iterator[EngineCore]:
+        """An engine of the small model."""
         config = EngineConfig(
-            model=str(self._model),
-            device=setup.device,
-            dtype=setup.dtype,
-            enforce_eager=setup.enforce_eager,
-            kv_cache_memory_bytes=2**24,
-            max_num_seqs=4,
-            max_num_batched_tokens=64,
-        )
-        stream = patch("chiasm.engine.runner.launch.SideStream", lambda _: SameStream())
-        with nullcontext() if setup.has_side_stream else stream:
-            return answers(config, self._requests)
+            model=str(self.folder), load_format="dummy", device=self._device.type, dtype=setup.dtype,
+            enforce_eager=setup.enforce_eager, kv_cache_memory_bytes=2**26, max_num_seqs=4,
+            max_num_batched_tokens=256, tensor_parallel_size=setup.num_ranks, mm_encoder_tp_mode=setup.encoder_mode,
+        )  # fmt: skip
+        before = patch("chiasm.engine.runner.launch.SideStream", lambda _: SameStream())
+        with nullcontext() if setup.has_side_stream else before, running(config) as core:
+            yield core
 
-    @property
-    def _model(self) -> Path:
-        folder = self._folder / "model"
-        if not folder.exists():
-            FAMILIES[self._name](folder)
-        return folder
-
-    @property
     def _requests(self) -> Sequence[EngineRequest]:
-        facts = load_model(self._model, dtype=torch.float32, device=torch.device("cpu")).facts
-        grid = _grid(facts)
-        prompts = ([40], [9, grid, 3], [70, grid, 5, grid, 2], [5], [1, grid, 1])
         return [
-            request(f"r{i}", make_prompt(facts, pieces), self._folder, max_tokens=_NUM_TOKENS, logprobs=20)
-            for i, pieces in enumerate(prompts)
+            request(name, prompt, self.folder, max_tokens=_NUM_TOKENS, logprobs=_NUM_TOP)
+            for name, prompt in self.prompts.items()
         ]
 
+    def reference(self, dtype: DTypeName) -> LoadedModel:
+        """In float64 on the CPU, with weights that are rounded as those of engines in ``dtype`` are."""
+        loaded = load_model(self.folder, dtype=torch.float64, device=_CPU, load_format="dummy")
+        assert isinstance(loaded.model, nn.Module)
+        for weight in loaded.model.parameters():
+            weight.data = weight.data.to(getattr(torch, dtype)).double()
+        return loaded
 
-def _grid(facts: ModelFacts) -> Grid:
-    """Of an image: patches, or for families that take tiles these."""
+    @torch.inference_mode()
+    def expected(self, reference: LoadedModel, name: str, answer: Sequence[int]) -> Tensor:
+        """Log-probabilities [tokens of the answer, vocabulary] of what comes in each place of an answer."""
+        prompt = self.prompts[name]
+        whole = dataclasses.replace(prompt, token_ids=(*prompt.token_ids, *answer[:-1]))
+        [hidden] = run_decoder(reference, [whole], dtype=torch.float64)
+        logits = reference.model.compute_logits(hidden[len(prompt.token_ids) - 1 :])
+        return logits.double().log_softmax(-1)
+
+
+@contextmanager
+def _counted_graph_steps() -> Iterator[list[None]]:
+    """An entry for each decode step that is played from a graph meanwhile."""
+    steps: list[None] = []
+    run = DecodeGraphs.run
+
+    def counted(self: DecodeGraphs, host: HostStep) -> Tensor:
+        steps.append(None)
+        return run(self, host)
+
+    with patch.object(DecodeGraphs, "run", counted):
+        yield steps
+
+
+def check_family(probe: Probe, name: str) -> None:
+    """Answers in float32 and bfloat16, and that graphs and streams change nothing."""
+    family = Family(name, probe.scratch, probe.device)
+    probe.check("answers in bfloat16", partial(against_reference, family, Setup("bfloat16")))
+    probe.check("answers in float32", partial(against_reference, family, Setup("float32")))
+    for line in family.chosen.get(Setup("bfloat16"), ()):
+        if line.startswith(_LAUNCHES):
+            probe.fact(name, line)
+    for dtype in ("bfloat16", "float32"):
+        probe.check(
+            f"decode steps in CUDA graphs and launched anew, {dtype}", partial(graphs_and_none, family, dtype)
+        )
+    probe.check("encoder on a stream of its own and before", partial(stream_and_none, probe, family))
+    probe.check(
+        "encoder passes in CUDA graphs and launched anew", partial(compare_passes, family.folder, probe.device)
+    )
+
+
+def against_reference(family: Family, setup: Setup) -> Outcome:
+    """Each token is one of the likeliest, and log-probabilities are those of the reference."""
+    reference = family.reference(setup.dtype)
+    errors: dict[str, list[float]] = {}
+    for name, answer in family.answers(setup).items():
+        if len(answer.token_ids) != _NUM_TOKENS or len(answer.logprobs) != _NUM_TOKENS:
+            return Outcome(is_good=False, detail=f"{name}: {len(answer.token_ids)} tokens, not {_NUM_TOKENS}")
+        expected = family.expected(reference, name, answer.token_ids)
+        own = errors.setdefault(name, [])
+        for token, told, row in zip(answer.token_ids, answer.logprobs, expected, strict=True):
+            ids, values = zip(*told.top, strict=True)
+            behind = float(row.max() - row[token])
+            own.append(max(behind, float((torch.tensor(values).double() - row[list(ids)]).abs().max())))
+    return _judged(errors, setup.dtype, has_experts=family.has_experts)
+
+
+def graphs_and_none(family: Family, dtype: DTypeName) -> Outcome:
+    """Decode steps that are recorded give what they give launched anew."""
+    setup = Setup(dtype)
+    family.answers(setup)
+    line = next(
+        (line for line in family.chosen[setup] if line.startswith("decode steps: ")), "there are none on a CPU"
+    )
+    if line != "decode steps: CUDA graphs":
+        raise Skip(line)
+    outcome = _same_answers(family, setup, setup._replace(enforce_eager=True))
+    num_steps = family.num_graph_steps[setup]
+    return Outcome(outcome.is_good and num_steps > 0, f"{outcome.detail}; {num_steps} steps in graphs")
+
+
+def stream_and_none(probe: Probe, family: Family) -> Outcome:
+    """Encoding beside the language model gives what encoding before it gives."""
+    if not probe.is_gpu:
+        raise Skip("there are no streams on a CPU")
+    setup = Setup("float32")
+    return _same_answers(family, setup, setup._replace(has_side_stream=False))
+
+
+def _same_answers(family: Family, first: Setup, second: Setup) -> Outcome:
+    """Log-probabilities, as far as the tokens before are the same."""
+    errors: dict[str, list[float]] = {}
+    one, other = family.answers(first), family.answers(second)
+    for name, answer in one.items():
+        own = errors.setdefault(name, [])
+        for token, told, beside, expected in zip(
+            answer.token_ids, answer.logprobs, other[name].token_ids, other[name].logprobs, strict=True
+        ):
+            known = dict(expected.top)
+            own.append(max(abs(value - known[each]) for each, value in told.top if each in known))
+            if token != beside:
+                break
+    return _judged(errors, first.dtype, has_experts=family.has_experts)
+
+
+def _judged(errors: Mapping[str, Sequence[float]], dtype: DTypeName, *, has_experts: bool) -> Outcome:
+    """Whether enough tokens are within the limit: in float32 all, else most, and half of those of each prompt.
+
+    Args:
+        errors: of each token of an answer, in nats, by prompt.
+        dtype: of the engine.
+        has_experts: whether it can give a token to another expert for a near tie.
+    """
+    limit, found = _NATS[dtype], torch.tensor([error for own in errors.values() for error in own])
+    tolerance = _EXACT if dtype == "float32" else _ROUNDED_EXPERTS if has_experts else _ROUNDED
+    far = [name for name, own in errors.items() if not median(own) <= limit]
+    num_within = int((found <= limit).sum())
+    words = (
+        f"{num_within} of {len(found)} tokens within {limit:g} nats, at least {100 * tolerance.share:.0f} % must be; "
+        f"largest {float(found.max()):.1e}"
+    )
+    if far:
+        words += f"; most of {', '.join(far)} are not"
+    return Outcome(num_within >= tolerance.share * len(found) and len(far) <= tolerance.num_far, words)
+
+
+def _grids(facts: ModelFacts) -> tuple[Grid, Grid]:
+    """Of a large and a small image: patches, or for families that take tiles these."""
     side = facts.encoder.tile_side
     if facts.encoder.canvas:
-        return (1, 1, 2)
-    return (2, side, side) if side else (1, 8, 12)
+        return (1, 2, 2), (1, 1, 2)
+    return ((5, side, side), (2, side, side)) if side else ((1, 32, 44), (1, 8, 12))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import zlib
+from itertools import product
 
 import torch
 from torch import Tensor
 
 from chiasm.layers.weight import CheckpointTensor, Part
 
-_CHUNK = 2**20  # elements that are computed at a time, in 8 bytes each
+_CHUNK, _CPU_CHUNK = 2**24, 2**20  # elements that are computed at a time, in 8 bytes each; a CPU's cache holds few
 _WORD = 0xFFFFFFFF
 _MULTIPLIER = 0x45D9F3B  # below 2**31, so that products with a word fit into 63 bits
 
@@ -45,13 +46,14 @@ class DummyTensor(CheckpointTensor):
         inner = math.prod(self._shape[dim + 1 :])
         stride, run = self._shape[dim] * inner, length * inner
         outer = math.prod(self._shape[:dim])
-        out = torch.empty(outer * run, dtype=self._dtype, device=self._device)
-        for first in range(0, len(out), _CHUNK):
-            chunk = out[first : first + _CHUNK]
-            places = torch.arange(first, first + len(chunk), device=self._device)
-            if outer > 1:
-                places = places // run * stride + places % run
-            chunk.copy_(self._numbers(places + start * inner))
+        out = torch.empty(outer, run, dtype=self._dtype, device=self._device)
+        starts = torch.arange(outer, device=self._device)[:, None] * stride + start * inner
+        size = _CPU_CHUNK if self._device.type == "cpu" else _CHUNK
+        num_rows = max(1, size // run)
+        for row, column in product(range(0, outer, num_rows), range(0, run, size)):
+            chunk = out[row : row + num_rows, column : column + size]
+            columns = torch.arange(column, column + chunk.shape[1], device=self._device)
+            chunk.copy_(self._numbers(starts[row : row + num_rows] + columns))
         return out.view(*self._shape[:dim], length, *self._shape[dim + 1 :])
 
     def _numbers(self, places: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ def load_model(
     if isinstance(checkpoint, Path):
         checkpoint = open_checkpoint(checkpoint)
     text, vision = Placement(text_group, dtype, device), Placement(vision_group, dtype, device, segment_kernel)
-    model = _build(checkpoint, text, vision, load_format)
+    model = build_model(checkpoint, text, vision, load_format)
     if load_format == "dummy":
         _fill_randomly(model)
     else:
@@ -85,13 +85,17 @@ def weight_bytes(
     """
     meta = torch.device("meta")
     text, vision = Placement(text_group, dtype, meta), Placement(vision_group, dtype, meta)
-    model = _build(checkpoint, text, vision, load_format)
+    model = build_model(checkpoint, text, vision, load_format)
     copied = sum(layer.copied_bytes(device) for layer in model.modules() if isinstance(layer, PackedLayer))
     return copied + sum(weight.nbytes for _, weight in model.named_parameters())
 
 
-def _build(checkpoint: Checkpoint, text: Placement, vision: Placement, load_format: LoadFormat) -> LoadableModel:
-    """This rank's part of a model, unfilled."""
+def build_model(checkpoint: Checkpoint, text: Placement, vision: Placement, load_format: LoadFormat) -> LoadableModel:
+    """This rank's part of a model, allocated and not filled; arguments are those of ``load_model``.
+
+    Raises:
+        UserError: if heads do not divide by ranks, or the names of the tensors can't be read.
+    """
     checkpoint.check_sharding(text.group.size, vision.group.size)
     names = frozenset[str]() if load_format == "dummy" else read_tensor_names(checkpoint.folder)
     context = BuildContext(

@@ -152,5 +152,6 @@ def _by_length(scores: Tensor, lengths: IntArray) -> Iterator[Tensor]:
 def _sparse(borders: Tensor, columns: Tensor, values: Tensor, num_columns: int) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        warnings.filterwarnings("ignore", "Sparse invariant checks are implicitly disabled")
         size = (len(borders) - 1, num_columns)
         return torch.sparse_csr_tensor(borders, columns, values, size, check_invariants=False)

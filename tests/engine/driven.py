@@ -1,10 +1,11 @@
-"""An engine of one rank in this process, given prompts that no frontend has made."""
+"""An engine of which only the core is there, given prompts that no frontend has made."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import msgspec
@@ -12,8 +13,10 @@ import msgspec
 from chiasm.config.engine import EngineConfig
 from chiasm.engine.core.core import EngineCore
 from chiasm.engine.executor.inproc import InprocExecutor
+from chiasm.engine.executor.multiproc import MultiprocExecutor
 from chiasm.multimodal.pixels import write_rows
 from chiasm.schema.media import MediaItem, PixelRef
+from chiasm.schema.plan import TokenLogprob
 from chiasm.schema.request import EngineRequest
 from chiasm.schema.sampling import SamplingParams
 from tests.prompts import Prompt
@@ -21,12 +24,14 @@ from tests.prompts import Prompt
 
 @contextmanager
 def running(config: EngineConfig) -> Iterator[EngineCore]:
-    """The engine, for the length of a ``with`` block."""
-    core = EngineCore(config, InprocExecutor(config))
-    try:
-        yield core
-    finally:
-        core.close()
+    """The engine, for the length of a ``with`` block; one rank is in this process, several have their own."""
+    with TemporaryDirectory() as folder:
+        is_alone = config.tensor_parallel_size == 1
+        core = EngineCore(config, InprocExecutor(config) if is_alone else MultiprocExecutor(config, Path(folder)))
+        try:
+            yield core
+        finally:
+            core.close()
 
 
 def request(name: str, prompt: Prompt, folder: Path, **sampling: object) -> EngineRequest:
@@ -50,10 +55,10 @@ def _with_pixels(item: MediaItem, ref: PixelRef, prefix: str) -> MediaItem:
 
 
 class Answer(NamedTuple):
-    """Tokens, and the likeliest ones at the first of them with their log-probabilities, if they were asked for."""
+    """Tokens, and the log-probabilities of each and of the likeliest in its place, if they were asked for."""
 
     token_ids: list[int]
-    first_top: tuple[tuple[int, float], ...]
+    logprobs: list[TokenLogprob]
 
 
 def finish(core: EngineCore) -> dict[str, list[int]]:
@@ -64,9 +69,14 @@ def finish(core: EngineCore) -> dict[str, list[int]]:
 def answers(config: EngineConfig, requests: Sequence[EngineRequest]) -> dict[str, Answer]:
     """The answer to each request, all asked at once."""
     with running(config) as core:
-        for one in requests:
-            core.add(one)
-        return _finish(core)
+        return ask(core, requests)
+
+
+def ask(core: EngineCore, requests: Sequence[EngineRequest]) -> dict[str, Answer]:
+    """The answer of a running engine to each request, all asked at once."""
+    for one in requests:
+        core.add(one)
+    return _finish(core)
 
 
 def _finish(core: EngineCore) -> dict[str, Answer]:
@@ -75,7 +85,7 @@ def _finish(core: EngineCore) -> dict[str, Answer]:
         core.step()
         for delta in core.take_deltas():
             assert delta.error is None, delta.error
-            first = delta.logprobs[0].top if delta.logprobs else ()
-            answer = found.setdefault(delta.request_id, Answer([], first))
+            answer = found.setdefault(delta.request_id, Answer([], []))
             answer.token_ids.extend(delta.token_ids)
+            answer.logprobs.extend(delta.logprobs or ())
     return found

@@ -47,7 +47,7 @@ def tensor(*shape: int, name: str = "layers.0.mlp.up_proj.weight", dtype: torch.
 def test_a_slice_is_that_of_the_whole(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made = tensor(6, 5, 7)
     whole = made.read(0, 0, 6)
-    monkeypatch.setattr(dummy_weights, "_CHUNK", 11)  # borders of chunks within rows
+    monkeypatch.setattr(dummy_weights, "_CPU_CHUNK", 11)  # borders of chunks within rows
     for start in range(whole.shape[dim]):
         for length in range(1, whole.shape[dim] - start + 1):
             assert torch.equal(made.read(dim, start, length), whole.narrow(dim, start, length))
