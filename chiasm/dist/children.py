@@ -23,7 +23,7 @@ _FOLDER_VARIABLE = "CHIASM_RUNTIME_DIR"
 _HARMLESS = re.compile(r"PATH|HOME|LANG|TMPDIR|TZ|(?:LC|LD|DYLD|PYTHON)_?[A-Z0-9_]*|(?:OMP|MKL)_[A-Z0-9_]*")
 # Threads of OpenMP that wait for each other sleep instead of spinning. On cores that others use too, spinning made a
 # model three times slower (docs/performance.md); on idle ones there is no difference.
-_DEFAULT_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+WAITING_THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 class Child:
@@ -104,7 +104,7 @@ def start_child(
     """
     read_end, write_end = os.pipe()
     ours = {_PIPE_VARIABLE: str(read_end), _FOLDER_VARIABLE: str(runtime_dir)}
-    variables = {**_DEFAULT_ENVIRONMENT, **inherited, **(env or {}), **ours}
+    variables = {**WAITING_THREADS, **inherited, **(env or {}), **ours}
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *args], stdin=subprocess.DEVNULL, pass_fds=(read_end,), env=variables
