@@ -20,7 +20,8 @@ from chiasm.schema.chat import PrepareTimes
 from chiasm.schema.output import RequestTimes
 from chiasm.server.metrics import PromptRecord
 from chiasm.server.tracing import Tracing, stages
-from tests.server.running import RunningServer, wait_until
+from tests.clocks import wait_until
+from tests.server.running import RunningServer
 
 Traced = tuple[RunningServer, InMemorySpanExporter]
 
