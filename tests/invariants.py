@@ -230,14 +230,17 @@ def features_equal_reference(family: Family, prompt: Prompt) -> None:
 def low_precision_is_close(family: Family, prompt: Prompt, dtype: torch.dtype) -> None:
     """Logits with weights, activations and cache in ``dtype`` are those of float32 but for rounding.
 
-    Of nine tokens in ten: where two experts are nearly as good, rounding may choose the other one.
+    Measured in epsilons of ``dtype`` times the logits' deviation: half of the tokens are within 4, nine in ten within
+    8. Where two experts are nearly as good, rounding may choose the other one, and a CPU's kernels decide how.
     """
     loaded = load_model(family.folder, dtype=dtype, device=CPU)
     [hidden] = run_decoder(loaded, [prompt], chunks=(5, 1), dtype=dtype)
     assert hidden.dtype == dtype
     expected = family.reference_logits(prompt)
     errors = (loaded.model.compute_logits(hidden) - expected).square().mean(-1).sqrt()
-    assert errors.quantile(0.9) < 0.03 * expected.std()
+    epsilons = errors / expected.std() / torch.finfo(dtype).eps
+    assert epsilons.median() < 4
+    assert epsilons.quantile(0.9) < 8
 
 
 def chunked_equals_whole(family: Family, prompt: Prompt, chunks: Sequence[int]) -> None:
