@@ -28,6 +28,7 @@ from chiasm.ops.paged_kernels import (
 )
 from chiasm.ops.paged_tables import slots_of, span_tables
 from tests.rounding import assert_equal_but_for_rounding
+from tests.skipped import needs
 
 CPU = torch.device("cpu")
 BLOCK_SIZE = 4
@@ -62,7 +63,7 @@ def emulated_attend(
 def triton_attend() -> AttendSpans:
     """Our kernel, in Triton's interpreter on the CPU."""
     if os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("needs Triton, which comes with torch's CUDA builds, and TRITON_INTERPRET=1")
+        pytest.skip(needs("Triton", "pip install triton, and set TRITON_INTERPRET=1"))
     attend: AttendSpans = importlib.import_module("chiasm.ops.paged_triton").attend_spans
     return attend
 

@@ -21,6 +21,7 @@ from chiasm.errors import UserError
 from chiasm.server.run import bind
 from tests.clocks import PATIENCE, wait_until
 from tests.server.test_chat import events_of
+from tests.skipped import needs
 
 ROOT = Path(__file__).parents[2]  # where ``tests`` can be imported from
 BODY = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -142,7 +143,7 @@ def test_the_death_of_the_engine_ends_the_process() -> None:
         assert process.wait() == 1
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+@pytest.mark.skipif(shutil.which("curl") is None, reason=needs("curl", "install curl"))
 def test_the_printed_command_works() -> None:
     with running() as process:
         assert process.line("device") == "device: none"
