@@ -6,7 +6,8 @@ MODEL ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test clients device-check device-check-bare device-check-wheels docs lint types imports format clean
+.PHONY: help install serve test test-isa clients device-check device-check-bare device-check-wheels docs lint types imports \
+	format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 22
@@ -24,6 +25,9 @@ serve: install ## Serve MODEL (a folder or hub name; empty: a built-in one) with
 
 test: install ## Run all tests that need no GPU
 	$(BIN)/python -m pytest -q
+
+test-isa: install ## Run the numeric tests with the kernels of lesser CPUs, and beside busy loops
+	$(BIN)/python -m tests.isa $(ARGS)
 
 clients: install ## Run real clients against a server on two ranks; makes .venv-clients, 7 GB
 	CLIENT_ENVIRONMENTS=.venv-clients $(BIN)/python -m pytest -q tests/clients $(ARGS)

@@ -20,7 +20,7 @@ from chiasm.evals.charts.examples import held_out_seed, make_example
 
 CHAT = "/v1/chat/completions"
 MAX_BODY_BYTES = 4 * 2**20
-FETCH_TIMEOUT = 2
+FETCH_TIMEOUT = 5
 
 Check = Callable[[Response], str]
 """What is wrong with a response; nothing if it is empty."""

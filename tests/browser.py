@@ -18,10 +18,13 @@ from typing import Any
 
 import pytest
 
+from tests.clocks import PATIENCE
+from tests.skipped import needs
+
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
 )
-needs_chromium = pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine")
+needs_chromium = pytest.mark.skipif(not CHROMIUM, reason=needs("browser", "install chromium"))
 
 _FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
@@ -29,7 +32,7 @@ _FLAGS = (
     "--disable-dev-shm-usage", "--remote-debugging-pipe", "--force-color-profile=srgb", "--hide-scrollbars",
     "--disable-features=BackForwardCache",  # a page that is left shall let go of its connections
 )  # fmt: skip
-_SECONDS = 30
+_SECONDS = PATIENCE
 
 
 class Browser:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -13,10 +13,22 @@ import torch
 from tests.checkpoints.common import SavedModel
 from tests.checkpoints.qwen2 import save_qwen2_5_vl
 from tests.ranks import RankPool
+from tests.skipped import kernels_line, skipped_line
 
 # How long an example takes says what else the machine does.
 hypothesis.settings.register_profile("chiasm", deadline=None)
 hypothesis.settings.load_profile("chiasm")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None]:
+    """Say at the end, behind all lists, what was left out."""
+    yield
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = [report.longrepr[2] for report in reports if isinstance(report.longrepr, tuple | list)]
+    for line in (skipped_line(reasons), kernels_line()):
+        if line:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -38,6 +38,7 @@ from chiasm.vision.stages import Encoder, Stages, whole_pass
 from chiasm.vision.units import Piece, nearest_border, unit_layout
 from tests.prompts import Prompt
 from tests.ranks import RankPool
+from tests.rounding import assert_equal_but_for_rounding
 
 CPU = torch.device("cpu")
 BLOCK_SIZE = 8
@@ -213,40 +214,41 @@ def _steps(lengths: Sequence[int], chunks: Sequence[int]) -> Iterator[list[tuple
         start += chunk
 
 
-def logits_equal_reference(family: Family, prompt: Prompt, tolerance: float = 1e-4) -> None:
+def logits_equal_reference(family: Family, prompt: Prompt) -> None:
     """Logits of every token equal Hugging Face's, and so does every greedy choice."""
     [hidden] = run_decoder(family.loaded, [prompt], dtype=torch.float32)
     logits = family.model.compute_logits(hidden)
     expected = family.reference_logits(prompt)
-    torch.testing.assert_close(logits, expected, rtol=0, atol=tolerance)
+    assert_equal_but_for_rounding(logits, expected)
     assert torch.equal(logits.argmax(-1), expected.argmax(-1))
 
 
-def features_equal_reference(family: Family, prompt: Prompt, tolerance: float = 1e-4) -> None:
+def features_equal_reference(family: Family, prompt: Prompt) -> None:
     """Features of every item equal Hugging Face's."""
-    torch.testing.assert_close(
-        encode(family.loaded, [prompt]), family.reference_features(prompt), rtol=0, atol=tolerance
-    )
+    assert_equal_but_for_rounding(encode(family.loaded, [prompt]), family.reference_features(prompt))
 
 
 def low_precision_is_close(family: Family, prompt: Prompt, dtype: torch.dtype) -> None:
     """Logits with weights, activations and cache in ``dtype`` are those of float32 but for rounding.
 
-    Of nine tokens in ten: where two experts are nearly as good, rounding may choose the other one.
+    Measured in epsilons of ``dtype`` times the logits' deviation: half of the tokens are within 4, nine in ten within
+    8. Where two experts are nearly as good, rounding may choose the other one, and a CPU's kernels decide how.
     """
     loaded = load_model(family.folder, dtype=dtype, device=CPU)
     [hidden] = run_decoder(loaded, [prompt], chunks=(5, 1), dtype=dtype)
     assert hidden.dtype == dtype
     expected = family.reference_logits(prompt)
     errors = (loaded.model.compute_logits(hidden) - expected).square().mean(-1).sqrt()
-    assert errors.quantile(0.9) < 0.03 * expected.std()
+    epsilons = errors / expected.std() / torch.finfo(dtype).eps
+    assert epsilons.median() < 4
+    assert epsilons.quantile(0.9) < 8
 
 
 def chunked_equals_whole(family: Family, prompt: Prompt, chunks: Sequence[int]) -> None:
     """Prefilling in chunks, and decoding, gives what one prefill gives."""
     [whole] = run_decoder(family.loaded, [prompt], dtype=torch.float32)
     [chunked] = run_decoder(family.loaded, [prompt], chunks=chunks, dtype=torch.float32)
-    torch.testing.assert_close(chunked, whole, rtol=0, atol=1e-5)
+    assert_equal_but_for_rounding(chunked, whole)
 
 
 def batch_equals_single(family: Family, prompts: Sequence[Prompt], chunks: Sequence[int] = ()) -> None:
@@ -255,14 +257,14 @@ def batch_equals_single(family: Family, prompts: Sequence[Prompt], chunks: Seque
     asked = run_decoder(family.loaded, prompts, chunks=chunks, dtype=torch.float32, is_last_asked=True)
     for prompt, hidden, last in zip(prompts, together, asked, strict=True):
         [alone] = run_decoder(family.loaded, [prompt], dtype=torch.float32)
-        torch.testing.assert_close(hidden, alone, rtol=0, atol=1e-5)
-        torch.testing.assert_close(last, hidden[-1:], rtol=0, atol=1e-5)
+        assert_equal_but_for_rounding(hidden, alone)
+        assert_equal_but_for_rounding(last, hidden[-1:])
 
 
 def packed_equals_alone(family: Family, prompts: Sequence[Prompt]) -> None:
     """Units that are encoded together have the features that they have alone."""
     alone = [encode(family.loaded, [prompt]) for prompt in prompts]
-    torch.testing.assert_close(encode(family.loaded, prompts), torch.cat(alone), rtol=0, atol=1e-5)
+    assert_equal_but_for_rounding(encode(family.loaded, prompts), torch.cat(alone))
 
 
 def every_element_is_loaded_once(checkpoint: Checkpoint, text_group: Group, vision_group: Group) -> None:
@@ -318,10 +320,10 @@ def sharded_equals_whole(
     family: Family, pool: RankPool, size: int, prompts: Sequence[Prompt], sharding: Sharding, dtype: torch.dtype
 ) -> None:
     """Features and hidden states on ``size`` ranks equal those of one rank, on every rank."""
-    tolerance = 1e-10 if dtype == torch.float64 else 1e-5
     expected = _compute_on_rank(SOLO, family.folder, prompts, sharding, dtype)
     for computed in pool.run(size, _compute_on_rank, family.folder, prompts, sharding, dtype):
-        torch.testing.assert_close(computed, expected, rtol=0, atol=tolerance)
+        for own, whole in zip(computed, expected, strict=True):
+            assert_equal_but_for_rounding(own, whole)
 
 
 def _compute_on_rank(
@@ -428,11 +430,13 @@ def plan_equals_one_rank(
     computed = pool.run(size, encode_on_rank, family.folder, prompts, plan, dtype)
     is_sharded = any(not assignment.shares for assignment in plan.assignments)
     is_exact = not is_sharded and not any(assignment.is_cut for assignment in plan.assignments)
-    tolerance = 0.0 if is_exact else 1e-10 if dtype == torch.float64 else 1e-5
     for number, rank in enumerate(computed):
         assert rank.features.keys() == alone.features.keys()
         for key, features in rank.features.items():
-            torch.testing.assert_close(features, alone.features[key], rtol=0, atol=tolerance)
+            if is_exact:
+                assert torch.equal(features, alone.features[key])
+            else:
+                assert_equal_but_for_rounding(features, alone.features[key])
         assert rank.storage_bytes == {key: features.nbytes for key, features in rank.features.items()}
         own = {
             assignment.unit.key: max(0, min(share.stop, assignment.unit.num_patches) - share.start)

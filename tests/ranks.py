@@ -16,8 +16,9 @@ import torch
 import torch.distributed as dist
 
 from chiasm.dist.group import Group, init_world
+from tests.clocks import PATIENCE
 
-_SECONDS_TO_START = 60.0
+_SECONDS_TO_START = 120.0
 
 
 class _Call(NamedTuple):
@@ -42,7 +43,7 @@ class RankPool:
         self._context = multiprocessing.get_context("spawn")
         self._ranks: list[tuple[Any, Connection]] = []
 
-    def run(self, size: int, function: Callable[..., Any], *arguments: Any, timeout: float = 30.0) -> list[Any]:
+    def run(self, size: int, function: Callable[..., Any], *arguments: Any, timeout: float = PATIENCE) -> list[Any]:
         """``function(group, *arguments)`` on ``size`` ranks; its results by rank.
 
         Args:

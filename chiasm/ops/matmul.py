@@ -4,7 +4,8 @@ oneDNN's layout, reached through the operators that torch's own compiler uses. W
 product is two to four times as fast as one with a plain matrix, and with many about a tenth (docs/performance.md).
 Where there are two rows or more, each has the same result to the last bit whatever the others are and how many. A row
 alone is summed by another kernel, whose last bits can differ: in float32 above 1,024 columns, in bfloat16 at some
-sizes. A matrix that is laid out knows only these products. Shapes: n rows.
+sizes. So it was found in the kernels for AVX2 and AVX-512. oneDNN promises it for none; those for AMX and for other
+makes of CPU were not looked at. A matrix that is laid out knows only these products. Shapes: n rows.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from chiasm.config.built_in import Example
 from chiasm.config.engine import EngineConfig
 from chiasm.config.server import ServerConfig
 from chiasm.server.run import Announce, StartEngine
+from tests.clocks import PATIENCE
 
 ROOT = Path(__file__).parents[2]  # where ``tests`` can be imported from
 Served = tuple[EngineConfig, str | None, ServerConfig]
@@ -167,7 +168,7 @@ def test_a_process(checkpoint: str) -> None:
         assert taken.stderr.count("\n") == 1
         assert "can't listen on 127.0.0.1" in taken.stderr
         child.send_signal(signal.SIGTERM)
-        assert child.wait(10) == 0
+        assert child.wait(PATIENCE) == 0
 
 
 def test_the_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:

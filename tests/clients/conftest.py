@@ -13,6 +13,7 @@ from tests.clients.charts import MAX_TOKENS, Asked, ask_charts
 from tests.clients.environments import Environment, make_environment
 from tests.clients.scripted import save_scripted
 from tests.e2e.servers import Server
+from tests.skipped import needs
 
 _RUNNING = "chiasm:num_requests_running"
 _BLOCKS = "chiasm:kv_cache_usage_perc"
@@ -28,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.clients)
             item.add_marker(pytest.mark.timeout(_SECONDS))
             if not _KEPT_IN:
-                item.add_marker(pytest.mark.skip(reason="needs environments with the clients, 7 GB: make clients"))
+                item.add_marker(pytest.mark.skip(reason=needs("client", "make clients, which takes 7 GB")))
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,7 @@ from tests.e2e.patch_inputs import Frames
 from tests.e2e.reference import NUM_TOKENS, Continuation, Reference
 from tests.invariants import CPU, run_decoder
 from tests.prompts import Prompt
+from tests.rounding import most_rounding
 
 _GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=MAX_LOGPROBS)
 _SCORED = msgspec.structs.replace(_GREEDY, prompt_logprobs=3)
@@ -198,6 +199,18 @@ def _beside(output: RequestOutput, expected: Continuation) -> Found:
     return Found(answer.token_ids == expected.tokens, largest, _prompt_difference(output, expected.prompt_logits))
 
 
+def most_difference(logits: Tensor) -> float:
+    """Between log-probabilities of logits [n, vocabulary] and of such as are equal to them but for rounding."""
+    return 2 * most_rounding(logits).max().item()  # of the logit, and of the sum over the vocabulary
+
+
+def possible_ranks(logprobs: Tensor, token: int, difference: float) -> range:
+    """Ranks that a token can have if its log-probability and the others' may be off by so much."""
+    num_better = int((logprobs > logprobs[token] + 2 * difference).sum())
+    num_as_good = int((logprobs >= logprobs[token] - 2 * difference).sum())
+    return range(num_better + 1, num_as_good + 1)
+
+
 def _difference(likeliest: Mapping[int, Logprob], logprobs: Tensor) -> float:
     return max(abs(own.logprob - logprobs[token].item()) for token, own in likeliest.items())
 
@@ -208,7 +221,7 @@ def _prompt_difference(output: RequestOutput, logits: Tensor) -> float:
         return 0.0
     first, *scored = output.prompt_logprobs
     assert first is None
-    largest = 0.0
+    largest, difference = 0.0, most_difference(logits)
     for token, likeliest, logprobs in zip(
         output.prompt_token_ids[1:], scored, logits[:-1].log_softmax(-1), strict=True
     ):
@@ -217,8 +230,7 @@ def _prompt_difference(output: RequestOutput, logits: Tensor) -> float:
             assert (own.logprob, own.rank) == (-math.inf, len(logprobs) + 1)
             likeliest = {other: entry for other, entry in likeliest.items() if other != token}
         else:
-            above = (logprobs > logprobs[token] + 1e-4).sum(), (logprobs > logprobs[token] - 1e-4).sum()
-            assert above[0] + 1 <= own.rank <= above[1]
+            assert own.rank in possible_ranks(logprobs, token, difference)
         assert len(likeliest) >= 3
         largest = max(largest, _difference(likeliest, logprobs))
     return largest

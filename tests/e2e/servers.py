@@ -14,8 +14,9 @@ import psutil
 from PIL import Image
 
 from chiasm.bench.server import ServerProcess
+from tests.clocks import PATIENCE, wait_until
 
-_SECONDS_TO_START = 60
+_SECONDS_TO_START = 120
 
 
 class Server(ServerProcess):
@@ -38,18 +39,22 @@ class Server(ServerProcess):
 
     def client(self) -> openai.OpenAI:
         """OpenAI's own client, which reports an error instead of trying again."""
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=60)
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=PATIENCE)
 
     def post(self, path: str, body: Any) -> httpx2.Response:
         """Post JSON."""
-        return httpx2.post(f"{self.url}{path}", json=body, timeout=60)
+        return httpx2.post(f"{self.url}{path}", json=body, timeout=PATIENCE)
+
+    def await_closing(self) -> None:
+        """Wait until it takes nothing new, because it ends or finds that its engine is stuck."""
+        wait_until(lambda: httpx2.get(f"{self.url}/health", timeout=PATIENCE).status_code == 503)
 
     def metric(self, name: str) -> float:
         """A sample of ``/metrics``."""
         lines = httpx2.get(f"{self.url}/metrics").text.splitlines()
         return float(next(line.rpartition(" ")[2] for line in lines if line.startswith(f"{name} ")))
 
-    def await_metric(self, name: str, value: float, seconds: float = 10) -> None:
+    def await_metric(self, name: str, value: float, seconds: float = PATIENCE) -> None:
         """Wait until a sample has a value; fail if it does not get there."""
         deadline = time.monotonic() + seconds
         while (now := self.metric(name)) != value:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from chiasm import LLM, SamplingParams
 from tests.checkpoints.common import SavedModel
@@ -15,7 +16,7 @@ from tests.checkpoints.llama4 import save_llama4
 from tests.checkpoints.mllama import save_mllama
 from tests.checkpoints.qwen2 import save_qwen2_5_vl, save_qwen2_vl
 from tests.checkpoints.qwen3_vl import save_qwen3_vl
-from tests.e2e.compare import Setup, compare_engine, continuations, make_cases
+from tests.e2e.compare import Setup, compare_engine, continuations, make_cases, most_difference
 from tests.e2e.pictures import photograph
 from tests.e2e.reference import NUM_TOKENS, Reference, folder_of
 
@@ -39,12 +40,13 @@ def test_answers_equal_hugging_face(tmp_path: Path, family: str) -> None:
     reference = Reference(FAMILIES[family](tmp_path))
     cases = make_cases(reference, scale=0.5)
     expected = continuations(reference, cases)
+    most = {name: most_difference(torch.cat([own.logits, own.prompt_logits])) for name, own in expected.items()}
     for setup in (Setup(1, "auto"), Setup(2, "auto"), Setup(2, "weights")):
         result = compare_engine(tmp_path, setup, cases, expected, max_num_batched_tokens=50)
-        for found in (*result.alone.values(), *result.batch.values()):
+        for name, found in (*result.alone.items(), *result.batch.items()):
             assert found.has_same_tokens
-            assert found.difference < 1e-4
-            assert found.prompt_difference < 1e-4
+            assert found.difference < most[name]
+            assert found.prompt_difference < most[name]
         assert all(found.prompt_difference > 0 for found in result.alone.values()), "it is compared"
 
 

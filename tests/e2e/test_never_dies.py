@@ -27,6 +27,7 @@ from bench.soak import server_settings, soak
 from bench.soak_requests import CHAT, Mix, chat, good_bodies, media, text, text_of
 from bench.wire import Response, Target, exchange, get, post_json
 from chiasm.config.built_in import BUILT_IN_EXAMPLE
+from tests.clocks import PATIENCE
 
 BARS = BUILT_IN_EXAMPLE.picture.read_bytes()
 
@@ -63,7 +64,7 @@ def hosted() -> Iterator[HostedServer]:
         loop.run(host.__aenter__())
         try:
             # Steps of little encoding, so that requests are left amid units, too.
-            settings = [*server_settings(host, request_timeout=8), "--encoder-step-budget-ms", "4"]
+            settings = [*server_settings(host, request_timeout=20), "--encoder-step-budget-ms", "4"]
             with BenchServer(*settings) as server:
                 yield HostedServer(loop, host, server)
                 assert server.stop() == 0
@@ -229,16 +230,24 @@ def _what_is_of(server: BenchServer) -> tuple[list[psutil.Process], set[Path]]:
 
 def _assert_nothing_stays(family: list[psutil.Process], folders: set[Path]) -> None:
     assert folders
-    _, alive = psutil.wait_procs(family, timeout=5)
+    _, alive = psutil.wait_procs(family, timeout=PATIENCE)
     assert not alive
     assert not any(folder.exists() for folder in folders)
 
 
 async def _begin_long_stream(target: Target) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Of many answers at a time, so that it takes long on a fast machine, too."""
     reader, writer = await asyncio.open_connection(*target)
-    writer.write(post_json(CHAT, chat(text("Count."), max_tokens=3900, ignore_eos=True, stream=True)))
+    many = {"n": 16, "temperature": 1}
+    writer.write(post_json(CHAT, chat(text("Count."), max_tokens=3900, ignore_eos=True, stream=True) | many))
     await reader.readuntil(b"data: ")
     return reader, writer
+
+
+async def _wait_until_closing(target: Target) -> None:
+    """Until the server has heard a signal, and takes nothing new."""
+    while (await get(target, "/health")).status != 503:  # noqa: ASYNC110 - it is told of no event
+        await asyncio.sleep(0.01)
 
 
 def test_sigterm_drains_then_aborts_and_leaves_nothing() -> None:
@@ -251,17 +260,16 @@ def test_sigterm_drains_then_aborts_and_leaves_nothing() -> None:
         assert (await kept.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
         reader, writer = await _begin_long_stream(target)
         os.kill(server.pid, signal.SIGTERM)
-        await asyncio.sleep(0.1)
-        assert (await get(target, "/health")).status == 503
-        refused = await exchange(target, post_json(CHAT, chat(text("Hi"))), 10)
+        await _wait_until_closing(target)
+        refused = await exchange(target, post_json(CHAT, chat(text("Hi"))), PATIENCE)
         assert (refused.status, "retry-after" in refused.headers) == (503, True)
-        rest = await asyncio.wait_for(reader.read(-1), 10)
-        assert await asyncio.wait_for(kept.read(-1), 10) == b""
+        rest = await asyncio.wait_for(reader.read(-1), PATIENCE)
+        assert await asyncio.wait_for(kept.read(-1), PATIENCE) == b""
         writer.close()
         keeping.close()
         return rest
 
-    with BenchServer("-tp", "2", "--shutdown-timeout", "0.7") as server:
+    with BenchServer("-tp", "2", "--shutdown-timeout", "1.5") as server:
         family, folders = _what_is_of(server)
         assert len(family) >= 4
         rest = asyncio.run(end(server))
@@ -273,19 +281,19 @@ def test_sigterm_drains_then_aborts_and_leaves_nothing() -> None:
 
 
 def test_a_second_signal_ends_a_real_server_at_once() -> None:
-    async def end(server: BenchServer) -> float:
-        _, writer = await _begin_long_stream(Target.of(server.url))
+    async def end(server: BenchServer) -> bytes:
+        target = Target.of(server.url)
+        reader, writer = await _begin_long_stream(target)
         os.kill(server.pid, signal.SIGTERM)
-        await asyncio.sleep(0.1)
-        begin = time.monotonic()
+        await _wait_until_closing(target)
         os.kill(server.pid, signal.SIGINT)
-        await asyncio.to_thread(server.wait)
+        rest = await asyncio.wait_for(reader.read(-1), PATIENCE)
         writer.close()
-        return time.monotonic() - begin
+        return rest
 
-    with BenchServer("--shutdown-timeout", "60") as server:
+    with BenchServer("--shutdown-timeout", "600") as server:
         family, folders = _what_is_of(server)
-        assert asyncio.run(end(server)) < 3
+        assert b'"code":503' in asyncio.run(end(server)), "the answer is cut short"
         assert server.wait() == 0
         _assert_nothing_stays(family, folders)
 
@@ -299,5 +307,5 @@ def test_sigterm_while_ranks_load_leaves_nothing() -> None:
             assert process.poll() is None
         folders = {Path(part) for one in family for part in one.cmdline() if Path(part).name.startswith("chiasm-")}
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE) == 0
         _assert_nothing_stays(family, folders)

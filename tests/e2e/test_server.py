@@ -7,7 +7,6 @@ import contextlib
 import re
 import struct
 import threading
-import time
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,8 @@ import pytest
 from PIL import Image
 
 from tests.checkpoints.common import SavedModel
+from tests.clocks import PATIENCE
+from tests.e2e.compare import most_difference
 from tests.e2e.pictures import chart, photograph
 from tests.e2e.reference import NUM_TOKENS, Reference
 from tests.e2e.servers import Server, data_url, image_message
@@ -183,12 +184,13 @@ def test_lm_evals_request_for_a_likelihood(server: Server, qwen2_5_vl: SavedMode
     for choice, own, text in zip(server.post("/v1/completions", body).json()["choices"], ids, texts, strict=True):
         assert choice["text"].startswith(text)
         told = choice["logprobs"]
-        expected = reference.logits(text, []).log_softmax(-1)[:-1]
+        logits = reference.logits(text, [])
+        expected, difference = logits.log_softmax(-1)[:-1], most_difference(logits)
         assert told["token_logprobs"][0] is None
         assert told["top_logprobs"][0] is None
         assert len(told["tokens"]) == len(own) + 1
         likely = [line[token].item() for line, token in zip(expected, own[1:], strict=True)]
-        assert told["token_logprobs"][1:-1] == pytest.approx(likely, abs=1e-4)
+        assert told["token_logprobs"][1:-1] == pytest.approx(likely, rel=0, abs=difference)
         greedy = [
             max(top, key=top.get) == token
             for top, token in zip(told["top_logprobs"][1:], told["tokens"][1:], strict=True)
@@ -232,7 +234,7 @@ def _leave_early(url: str, body: dict[str, Any]) -> None:
 def test_a_client_that_leaves_frees_its_blocks(server: Server, streams: bool) -> None:
     """Threat: disconnect."""
     body = {"messages": [TEXT], "max_tokens": 4000, "ignore_eos": True, "stream": streams}
-    with contextlib.suppress(httpx2.ReadTimeout):
+    with contextlib.suppress(httpx2.TimeoutException):
         _leave_early(f"{server.url}/v1/chat/completions", body)
     server.await_metric(RUNNING, 0)
     server.await_metric(BLOCKS, 0)
@@ -252,7 +254,7 @@ def test_many_clients_at_once_get_what_they_get_alone(server: Server) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert [together[index] for index in range(6)] == alone
 
 
@@ -284,13 +286,11 @@ def test_two_servers_side_by_side_and_a_killed_rank(server: Server, qwen2_5_vl: 
         thread.start()
         second.await_metric(RUNNING, 1)
         second.ranks()[1].kill()
-        killed_at = time.monotonic()
-        assert second.process.wait(10) != 0
-        assert time.monotonic() - killed_at < 10
-        thread.join(10)
+        assert second.process.wait(PATIENCE) != 0
+        thread.join(PATIENCE)
         assert answers[0].status_code >= 500
         assert "engine" in answers[0].json()["error"]["message"].lower()
-        _, alive = psutil.wait_procs(family, timeout=5)
+        _, alive = psutil.wait_procs(family, timeout=PATIENCE)
         assert not alive
         assert runtime_dirs
         assert not any(folder.exists() for folder in runtime_dirs if folder.name.startswith("chiasm-"))
@@ -305,8 +305,8 @@ def test_a_rank_that_hangs_ends_the_server(qwen2_5_vl: SavedModel, tmp_path: Pat
         server.ranks()[1].suspend()
         answer = server.post("/v1/chat/completions", {"messages": [TEXT], "max_tokens": 4000, "ignore_eos": True})
         assert answer.status_code == 500
-        assert server.process.wait(15) != 0
-        _, alive = psutil.wait_procs(family, timeout=5)
+        assert server.process.wait(PATIENCE) != 0
+        _, alive = psutil.wait_procs(family, timeout=PATIENCE)
         assert not alive
         assert "not finished a step within 2 s" in server.log.read_text()
 
@@ -320,13 +320,13 @@ def test_a_core_that_hangs_ends_the_server(qwen2_5_vl: SavedModel, tmp_path: Pat
         family = server.descendants()
         question = {"messages": [TEXT], "max_tokens": 4000, "ignore_eos": True}
         in_flight = threads.submit(server.post, "/v1/chat/completions", question)
-        time.sleep(0.5)
+        server.await_metric(RUNNING, 1)
         server.core().suspend()
-        time.sleep(3)
+        server.await_closing()
         assert server.post("/v1/chat/completions", question).status_code == 503
         assert in_flight.result().status_code == 500
-        assert server.process.wait(15) == 1
-        _, alive = psutil.wait_procs(family, timeout=5)
+        assert server.process.wait(PATIENCE) == 1
+        _, alive = psutil.wait_procs(family, timeout=PATIENCE)
         assert not alive
         assert "longer than a step may take, 2 s (step_timeout)" in server.log.read_text()
 
@@ -337,7 +337,7 @@ def test_a_killed_server_leaves_nothing_behind(qwen2_5_vl: SavedModel, tmp_path:
         assert len(family) >= 4, "a core, two ranks and a preprocessing worker"
         folders = {Path(part) for process in family for part in process.cmdline() if "/chiasm-" in part}
         doomed.process.kill()
-        _, alive = psutil.wait_procs(family, timeout=10)
+        _, alive = psutil.wait_procs(family, timeout=PATIENCE)
         assert not alive
         assert not any(folder.exists() for folder in folders)
 
@@ -347,8 +347,8 @@ def test_sigterm_is_a_clean_end(qwen2_5_vl: SavedModel, tmp_path: Path) -> None:
     with Server(qwen2_5_vl.folder, tmp_path / "log") as server:
         family = server.descendants()
         server.process.terminate()
-        assert server.process.wait(10) == 0
-        _, alive = psutil.wait_procs(family, timeout=5)
+        assert server.process.wait(PATIENCE) == 0
+        _, alive = psutil.wait_procs(family, timeout=PATIENCE)
         assert not alive
 
 

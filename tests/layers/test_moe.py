@@ -21,6 +21,7 @@ from chiasm.layers.moe import (
 )
 from chiasm.layers.weight import Placement
 from tests.layers.test_layers import close, fill, placements, random
+from tests.rounding import assert_equal_but_for_rounding
 
 NUM_EXPERTS, SIZE, INNER, NUM_CHOSEN = 6, 16, 36, 2
 LAYOUTS: tuple[ExpertLayout, ...] = ("apart", "out_in", "in_out")
@@ -67,7 +68,7 @@ def test_shares_of_experts_add_up_to_their_definition(layout: ExpertLayout, size
     """36 does not divide by 5, nor are its thirds multiples of 8."""
     matrices, x = Matrices(), random(11, SIZE)
     computed = torch.stack([matrices.mixture(layout, placement)(x) for placement in placements(size)]).sum(0)
-    torch.testing.assert_close(computed, torch.stack([matrices.by_definition(row) for row in x]), rtol=0, atol=1e-10)
+    assert_equal_but_for_rounding(computed, torch.stack([matrices.by_definition(row) for row in x]))
 
 
 def test_a_token_has_its_result_in_any_batch() -> None:
@@ -85,7 +86,7 @@ def test_all_experts_at_once_give_what_they_give_apart(layout: ExpertLayout) -> 
     assert layer.experts.missing_for_grouped is not None
     apart = layer(x)
     layer.experts.missing_for_grouped = None
-    torch.testing.assert_close(layer(x), apart, rtol=1e-5, atol=1e-5)
+    assert_equal_but_for_rounding(layer(x), apart)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_a_shared_expert_is_added_to_the_chosen_ones(size: int) -> None:
 
     computed = torch.stack([mixture(placement)(x) for placement in placements(size)]).sum(0)
     expected = torch.stack([matrices.by_definition(row) for row in x]) + (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
-    torch.testing.assert_close(computed, expected, rtol=0, atol=1e-10)
+    assert_equal_but_for_rounding(computed, expected)
 
 
 @pytest.mark.parametrize("num_chosen", [1, 3])
@@ -179,4 +180,4 @@ def test_a_logit_router_scales_what_its_experts_are_given(num_chosen: int, size:
         for expert in logits.argsort(descending=True)[:num_chosen].tolist():
             gate, up = (matrices.gate_up[expert] @ (row * logits[expert].sigmoid())).chunk(2)
             expected += matrices.down[expert] @ (F.silu(gate) * up)
-        torch.testing.assert_close(own, expected, rtol=0, atol=1e-10)
+        assert_equal_but_for_rounding(own, expected)

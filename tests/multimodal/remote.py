@@ -10,6 +10,7 @@ import httpcore2
 
 from chiasm.config.engine import MediaConfig
 from chiasm.multimodal.fetch import MediaFetcher
+from tests.clocks import PATIENCE
 
 PUBLIC = "93.184.215.14"
 
@@ -48,7 +49,7 @@ class Host:
         async with server:
             yield self
         if self._handlers:
-            await asyncio.wait(self._handlers, timeout=10)
+            await asyncio.wait(self._handlers, timeout=PATIENCE)
 
     async def _handle(self, reader, writer):
         self.connections += 1

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from chiasm.ops.paged_attention import KVCache, SequenceRows, build_batch, paged_attention
 from chiasm.ops.single_rows import MOST_KEYS
+from tests.rounding import assert_equal_but_for_rounding
 
 CPU = torch.device("cpu")
 BLOCK_SIZE = 4
@@ -77,14 +78,14 @@ def test_chunks_and_decoding_equal_the_definition(num_heads: int, num_kv_heads: 
     steps = [[4, 9, 0], [5, 0, 1], [1, 0, 0], [1, 0, 0]]
     outputs, _ = run_steps(histories, steps, num_blocks=8)
     for history, output in zip(histories, outputs, strict=True):
-        torch.testing.assert_close(output, expected_output(history), rtol=0, atol=1e-12)
+        assert_equal_but_for_rounding(output, expected_output(history))
 
 
 @pytest.mark.parametrize("chunks", [[600], [100, 500]], ids=str)
 def test_a_prefill_of_several_tiles_equals_the_definition(chunks: list[int]) -> None:
     history = make_history(600, 2, 1, list(range(150)))
     [output], _ = run_steps([history], [[chunk] for chunk in chunks], num_blocks=150)
-    torch.testing.assert_close(output, expected_output(history), rtol=0, atol=1e-12)
+    assert_equal_but_for_rounding(output, expected_output(history))
 
 
 @pytest.mark.parametrize("chunk_size", [1, 3, 4, 6, 11, 100])
@@ -95,7 +96,7 @@ def test_rows_attend_within_their_chunk(chunk_size: int, num_kv_heads: int) -> N
     for steps in ([[23, 9]], [[5, 0], [7, 3], [1, 1], [1, 1], [9, 4]]):
         outputs, _ = run_steps(histories, steps, 13, chunk_size)
         for history, output in zip(histories, outputs, strict=True):
-            torch.testing.assert_close(output, expected_output(history, chunk_size), rtol=0, atol=1e-12)
+            assert_equal_but_for_rounding(output, expected_output(history, chunk_size))
 
 
 @pytest.mark.parametrize("block_ids", [[0, 1, 2, 3], [3, 1, 0, 2]], ids=["in order", "out of order"])
@@ -108,7 +109,7 @@ def test_blocks_before_a_chunk_are_not_read(block_ids: list[int], num_new: int) 
         blocks[block_ids[0]] = blocks[block_ids[1]] = torch.nan
     batch = build_batch([SequenceRows(start, num_new, block_ids)], BLOCK_SIZE, CPU)
     out = paged_attention(history.q[start:], history.k[start:], history.v[start:], cache, batch, SCALE, 8)
-    torch.testing.assert_close(out, expected_output(history, 8)[start:], rtol=0, atol=1e-12)
+    assert_equal_but_for_rounding(out, expected_output(history, 8)[start:])
 
 
 def test_a_single_row_is_the_same_in_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +137,7 @@ def test_a_single_row_is_the_same_in_any_batch(monkeypatch: pytest.MonkeyPatch) 
         assert torch.equal(mixed[1:], alone[[1, 0, 5]])
         with monkeypatch.context() as patch:
             patch.setattr("chiasm.ops.paged_attention.can_attend_single_rows", lambda *_: False)
-            torch.testing.assert_close(attend(list(range(6)), [1] * 6, chunk_size), alone, rtol=0, atol=1e-5)
+            assert_equal_but_for_rounding(attend(list(range(6)), [1] * 6, chunk_size), alone)
 
 
 def test_single_rows_are_gone_through_together() -> None:

@@ -27,6 +27,8 @@ from chiasm.ops.paged_kernels import (
     missing_for_flashinfer,
 )
 from chiasm.ops.paged_tables import slots_of, span_tables
+from tests.rounding import assert_equal_but_for_rounding
+from tests.skipped import needs
 
 CPU = torch.device("cpu")
 BLOCK_SIZE = 4
@@ -61,7 +63,7 @@ def emulated_attend(
 def triton_attend() -> AttendSpans:
     """Our kernel, in Triton's interpreter on the CPU."""
     if os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("needs Triton, which comes with torch's CUDA builds, and TRITON_INTERPRET=1")
+        pytest.skip(needs("Triton", "pip install triton, and set TRITON_INTERPRET=1"))
     attend: AttendSpans = importlib.import_module("chiasm.ops.paged_triton").attend_spans
     return attend
 
@@ -89,7 +91,7 @@ def assert_equal_one_by_one(
     expected = paged_attention(q, k, v, caches[0], build_batch(rows, BLOCK_SIZE, CPU), 0.4, chunk_size)
     batch = kernel_batch(rows, SpanBackend(attend, num_kv_heads, 16), chunk_size)
     computed = paged_attention(q, k, v, caches[1], batch, 0.4, chunk_size)
-    torch.testing.assert_close(computed, expected, rtol=0, atol=2e-6)
+    assert_equal_but_for_rounding(computed, expected)
     assert torch.equal(caches[0].keys, caches[1].keys)
 
 
@@ -182,7 +184,7 @@ def test_flashinfer_is_told_of_pages(name: str, chunk_size: int | None, monkeypa
     cache = KVCache(*(torch.randn(32, BLOCK_SIZE, 2, 16) for _ in range(2)))
     computed = paged_attention(q, k, v, cache, batch, 0.25, chunk_size)
     expected = paged_attention(q, k, v, cache, build_batch(rows, BLOCK_SIZE, CPU), 0.25, chunk_size)
-    torch.testing.assert_close(computed, expected, rtol=0, atol=2e-6)
+    assert_equal_but_for_rounding(computed, expected)
 
 
 BF16 = AttentionShape(8, 2, 128, 16, (None,), torch.bfloat16)

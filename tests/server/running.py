@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -20,6 +20,7 @@ from chiasm.server.metrics import ServerMetrics
 from chiasm.server.run import bind, make_server
 from chiasm.server.state import ServerState
 from chiasm.server.tracing import Tracing
+from tests.clocks import PATIENCE, pass_time, wait_until
 from tests.server.fake_engine import FakeEngine
 
 
@@ -44,7 +45,7 @@ class RunningServer:
         self._sock = bind(self.config.host, 0)
         self.host, self.port = self._sock.getsockname()[:2]
         self.url = f"http://{self.host}:{self.port}"
-        self.client = httpx2.Client(base_url=self.url, timeout=20, trust_env=False)
+        self.client = httpx2.Client(base_url=self.url, timeout=PATIENCE, trust_env=False)
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
 
@@ -58,7 +59,7 @@ class RunningServer:
 
     def __enter__(self) -> RunningServer:
         self._thread.start()
-        assert self._started.wait(20)
+        assert self._started.wait(PATIENCE)
         return self
 
     def __exit__(
@@ -66,7 +67,7 @@ class RunningServer:
     ) -> None:
         self.client.close()
         self.server.should_exit = True
-        self._thread.join(20)
+        self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "the server still waits for a request"
 
     def chat(self, content: Any = "Hi there", **fields: Any) -> httpx2.Response:
@@ -78,18 +79,18 @@ class RunningServer:
         """Post a prompt."""
         return self.client.post("/v1/completions", json={"prompt": prompt, **fields})
 
+    def connect(self, timeout: float = PATIENCE) -> socket.socket:
+        """A plain connection, for what no HTTP client does."""
+        return socket.create_connection((self.host, self.port), timeout=timeout)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let the server's timers find that so many seconds have passed, once it has read what clients have sent."""
+        asyncio.run_coroutine_threadsafe(pass_time(seconds), self.loop).result(PATIENCE)
+
     def metric(self, name: str) -> float:
         """The value of one sample of ``/metrics``, by its name and labels as they are written there."""
         lines = self.client.get("/metrics").text.splitlines()
         return float(next(line.rpartition(" ")[2] for line in lines if line.startswith(f"{name} ")))
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 5) -> None:
-    """Wait for something to become true; fail if it does not."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.002)
 
 
 @contextmanager

@@ -13,8 +13,8 @@ import threading
 
 from chiasm.config.server import ServerConfig
 from chiasm.server.run import serve
+from tests.clocks import wait_until
 from tests.server.fake_engine import FakeEngine
-from tests.server.running import wait_until
 
 
 def _obey(engine: FakeEngine) -> None:

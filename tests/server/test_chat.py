@@ -11,8 +11,9 @@ import openai
 import pytest
 
 from chiasm.schema.chat import ChatMessage, ImagePart, TextPart
+from tests.clocks import wait_until
 from tests.server.fake_engine import TOKENS_PER_IMAGE, FakeEngine, conversation_defaults
-from tests.server.running import RunningServer, wait_until
+from tests.server.running import RunningServer
 
 PNG = "data:image/png;base64,iVBORw0KGgo="
 HELLO: list[Any] = [{"role": "user", "content": "Hi there"}]

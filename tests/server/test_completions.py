@@ -8,8 +8,9 @@ import openai
 import pytest
 
 from chiasm.schema.sampling import SamplingParams
+from tests.clocks import wait_until
 from tests.server.fake_engine import FakeEngine
-from tests.server.running import RunningServer, wait_until
+from tests.server.running import RunningServer
 from tests.server.test_chat import events_of
 
 

@@ -11,6 +11,7 @@ import pytest
 from bench.contract import KEY, check_contract, find_schemathesis
 from chiasm.server.middleware import OPEN_PATHS
 from tests.server.running import RunningServer, as_new
+from tests.skipped import needs
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def test_streams_are_described(locked_server: RunningServer) -> None:
         assert {"id", "choices", "object"} <= stream["x-event-schema"]["properties"].keys()
 
 
-@pytest.mark.skipif(find_schemathesis() is None, reason="schemathesis is not installed")
+@pytest.mark.skipif(find_schemathesis() is None, reason=needs("contract", "pip install schemathesis"))
 def test_schemathesis_finds_nothing(locked_server: RunningServer, tmp_path: Path) -> None:
     program = find_schemathesis()
     assert program is not None

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from chiasm.server.requests import ChatRequest
+from tests.clocks import wait_until
 from tests.server.fake_engine import FakeEngine
-from tests.server.running import RunningServer, wait_until
+from tests.server.running import RunningServer
 
 
 def start(server: RunningServer, path: str = "/v1/chat/completions", **fields: Any) -> socket.socket:
@@ -19,7 +20,7 @@ def start(server: RunningServer, path: str = "/v1/chat/completions", **fields: A
     key = {"/v1/completions": {"prompt": ["a", "b"]}}.get(path, {"messages": [{"role": "user", "content": "Hi"}]})
     body = json.dumps({**key, **fields}).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    sock = socket.create_connection((server.host, server.port), timeout=10)
+    sock = server.connect()
     sock.sendall(head.encode() + body)
     return sock
 
@@ -82,7 +83,7 @@ def test_nothing_waits_for_the_garbage_collector(server: RunningServer, engine: 
 
 
 def test_while_the_body_is_sent(server: RunningServer, engine: FakeEngine) -> None:
-    with socket.create_connection((server.host, server.port), timeout=10) as sock:
+    with server.connect() as sock:
         sock.sendall(
             b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
             b'Content-Length: 1000\r\n\r\n{"messages":'
@@ -117,7 +118,7 @@ def test_others_are_not_disturbed(server: RunningServer, engine: FakeEngine) -> 
 
 def test_pipelined_requests_are_answered_in_turn(server: RunningServer) -> None:
     request = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
-    with socket.create_connection((server.host, server.port), timeout=10) as sock:
+    with server.connect() as sock:
         sock.sendall(request * 3)
         received = b""
         while received.count(b"HTTP/1.1 200 ") < 3:

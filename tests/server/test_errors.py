@@ -287,7 +287,7 @@ def test_a_declared_body_that_is_too_large(small_server: RunningServer) -> None:
 
 
 def test_a_chunked_body_without_end_is_cut_off(small_server: RunningServer) -> None:
-    with socket.create_connection((small_server.host, small_server.port), timeout=10) as sock:
+    with small_server.connect() as sock:
         sock.sendall(
             b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n"
@@ -312,7 +312,7 @@ def test_a_large_body_within_the_limit(server: RunningServer) -> None:
 def test_a_head_without_end_is_cut_off(server: RunningServer, start: bytes) -> None:
     """Threat: header size (CVE-2025-48956)."""
     piece = b"Y: z\r\n" * 1000 if start.endswith(b"\r\n") else b"a" * 5000
-    with socket.create_connection((server.host, server.port), timeout=10) as sock:
+    with server.connect() as sock:
         sock.sendall(start)
         received = send_until_answered(sock, piece)
     assert received.startswith(b"HTTP/1.1 431 ")
@@ -320,7 +320,7 @@ def test_a_head_without_end_is_cut_off(server: RunningServer, start: bytes) -> N
 
 
 def test_what_is_not_http(server: RunningServer) -> None:
-    with socket.create_connection((server.host, server.port), timeout=10) as sock:
+    with server.connect() as sock:
         received = send_until_answered(sock, b"\x80\x04pickle\r\n\r\n")
     assert received.startswith(b"HTTP/1.1 400 ")
     assert json.loads(received.partition(b"\r\n\r\n")[2])["error"]["message"] == "Invalid HTTP request received."

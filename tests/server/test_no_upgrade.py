@@ -52,13 +52,13 @@ def test_an_offer_of_another_protocol_is_ignored(
     body = b"Content-Length: %d\r\n\r\n" % len(_BODY) + _BODY
     if is_chunked:
         body = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(_BODY) + _BODY + b"\r\n0\r\n\r\n"
-    with socket.create_connection((server.host, server.port), timeout=10) as sock:
+    with server.connect() as sock:
         for _ in range(2):  # the connection goes on
             assert ask(sock, offer, cut, body) == 200
 
 
 def test_an_offer_without_a_body(server: RunningServer) -> None:
-    with socket.create_connection((server.host, server.port), timeout=10) as sock:
+    with server.connect() as sock:
         for _ in range(2):
             sock.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n" + _OFFER + b"\r\n")
             assert status_of(sock) == 200

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
+from typing import TypeVar
 
+import httpx2
 import openai
 import pytest
 
-from chiasm.server import read_limit
+from chiasm.server import body, read_limit
 from chiasm.server.admission import Admission
 from chiasm.server.body import validate
 from chiasm.server.requests import ChatRequest
+from tests.clocks import PATIENCE, wait_until
 from tests.server.fake_engine import FakeEngine
-from tests.server.running import RunningServer, client_of, wait_until
-from tests.server.test_chat import events_of
+from tests.server.running import RunningServer, as_new, client_of
 from tests.server.test_disconnect import start
 from tests.server.test_errors import error_of
+
+T = TypeVar("T")
 
 _REFUSED = 'chiasm:admission_rejections_total{{reason="{}"}}'
 
@@ -63,7 +66,7 @@ def test_a_full_server_turns_requests_away() -> None:
 def test_a_full_server_does_not_wait_for_a_body() -> None:
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     with RunningServer(max_queue=1) as server, holding(server, 1):
-        with socket.create_connection((server.host, server.port), timeout=10) as sock:
+        with server.connect() as sock:
             sock.sendall(head + b"Content-Length: 50000000\r\n\r\n{")
             received = sock.recv(65536)
             assert received.startswith(b"HTTP/1.1 503 ")
@@ -141,106 +144,150 @@ def small_server() -> Iterator[RunningServer]:
 
 
 @pytest.fixture(scope="module")
-def hasty_server() -> Iterator[RunningServer]:
-    """A server on which no request may take longer than 0.3 s."""
-    with RunningServer(request_timeout=0.3) as server:
+def _limited_server() -> Iterator[RunningServer]:
+    with RunningServer(request_timeout=1000.5) as server:
         yield server
+
+
+@pytest.fixture
+def limited_server(_limited_server: RunningServer) -> Iterator[RunningServer]:
+    """A server on which no request may take longer than 1000.5 s, as new."""
+    with as_new(_limited_server):
+        yield _limited_server
+
+
+def answer_after(server: RunningServer, seconds: float, ask: Callable[[], T]) -> T:
+    """What is answered to a request that still waits for the engine when so many seconds have passed."""
+    engine = server.engine
+    with ThreadPoolExecutor() as threads:
+        answer = threads.submit(ask)
+        wait_until(lambda: bool(engine.num_preparing or engine.num_generating))
+        server.pass_time(seconds)
+        return answer.result(PATIENCE)
 
 
 @pytest.mark.parametrize("stage", ["prepare", "generate"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_request_that_takes_too_long(hasty_server: RunningServer, stage: str, *, stream: bool) -> None:
-    engine = hasty_server.engine
-    engine.reset()
+def test_a_request_that_takes_too_long(limited_server: RunningServer, stage: str, *, stream: bool) -> None:
+    engine = limited_server.engine
     engine.holds_prepare = stage == "prepare"
     engine.words_before_hold = 0
-    response = hasty_server.chat(stream=stream)
+    response = answer_after(limited_server, 1001, lambda: limited_server.chat(stream=stream))
     error = error_of(response, 504)
-    assert error["message"] == "The request took longer than 0.3 s, the limit of this server (request_timeout)."
+    assert error["message"] == "The request took longer than 1000.5 s, the limit of this server (request_timeout)."
     assert response.headers["x-should-retry"] == "false"
     wait_until(lambda: engine.is_idle)
 
 
-def test_a_stream_that_takes_too_long(hasty_server: RunningServer) -> None:
-    engine = hasty_server.engine
-    engine.reset()
+def test_a_request_that_takes_nearly_too_long(limited_server: RunningServer) -> None:
+    engine = limited_server.engine
+    engine.words_before_hold = 0
+
+    def ask() -> httpx2.Response:
+        return limited_server.chat()
+
+    with ThreadPoolExecutor() as threads:
+        answer = threads.submit(ask)
+        wait_until(lambda: engine.num_generating == 1)
+        limited_server.pass_time(900)
+        engine.words_before_hold = None
+        assert answer.result(PATIENCE).status_code == 200
+
+
+def test_a_stream_that_takes_too_long(limited_server: RunningServer) -> None:
+    engine = limited_server.engine
     engine.words_before_hold = 2
-    response = hasty_server.chat(stream=True)
-    assert response.status_code == 200
-    *_, last = events_of(response.text)
-    assert last["error"]["code"] == 504
-    assert response.text.endswith("data: [DONE]\n\n")
+    with start(limited_server, stream=True) as sock:
+        received = b""
+        while b"Hello" not in received:
+            received += sock.recv(65536)
+        limited_server.pass_time(1001)
+        while not received.endswith(b"\r\n0\r\n\r\n"):
+            received += sock.recv(65536)
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert b'"code":504' in received
+    assert b"data: [DONE]\n\n" in received.partition(b'"code":504')[2]
     wait_until(lambda: engine.is_idle)
     assert engine.num_aborted == 1
 
 
-def test_openai_does_not_try_again_what_took_too_long(hasty_server: RunningServer) -> None:
-    hasty_server.engine.reset()
-    hasty_server.engine.words_before_hold = 0
-    with client_of(hasty_server).with_options(max_retries=2) as client, pytest.raises(openai.InternalServerError):
-        client.chat.completions.create(model="org/fake-vl", messages=[{"role": "user", "content": "Hi"}])
-    assert len(hasty_server.engine.conversations) == 1
+def test_openai_does_not_try_again_what_took_too_long(limited_server: RunningServer) -> None:
+    limited_server.engine.words_before_hold = 0
+    hello = [{"role": "user", "content": "Hi"}]
+    with client_of(limited_server).with_options(max_retries=2) as client, pytest.raises(openai.InternalServerError):
+        answer_after(
+            limited_server,
+            1001,
+            lambda: client.chat.completions.create(model="org/fake-vl", messages=hello),  # type: ignore[arg-type]
+        )
+    assert len(limited_server.engine.conversations) == 1
 
 
-def test_a_body_that_takes_too_long(hasty_server: RunningServer) -> None:
-    with socket.create_connection((hasty_server.host, hasty_server.port), timeout=10) as sock:
+def test_a_body_that_takes_too_long(limited_server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body, "_GRACE_SECONDS", 2000.0)
+    with limited_server.connect() as sock:
         sock.sendall(
             b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
             b'Content-Length: 1000\r\n\r\n{"messages":'
         )
+        wait_until(lambda: limited_server.state.admission.num_body_bytes > 0)
+        limited_server.pass_time(1001)
         received = sock.recv(65536)
         assert received.startswith(b"HTTP/1.1 504 ")
         assert b"connection: close" in received
 
 
-def test_a_client_that_never_reads_is_given_up(
-    server: RunningServer, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_never_reads_is_given_up(server: RunningServer, engine: FakeEngine) -> None:
     """It stays connected, reads nothing of a long answer, and holds neither memory nor a place for ever."""
-    monkeypatch.setattr(read_limit, "STALLED_SECONDS", 0.2)
     engine.words = ("word " * 2000,) * 2000  # more than the buffers of both sides take
     with start(server, stream=True) as sock:
         wait_until(lambda: engine.num_generating == 1)
-        wait_until(lambda: engine.is_idle)
+
+        def is_given_up() -> bool:
+            server.pass_time(read_limit.STALLED_SECONDS / 10)
+            return engine.is_idle
+
+        wait_until(is_given_up)
         assert engine.num_aborted == 1
         received = b"".join(iter(lambda: sock.recv(1 << 20), b""))
         assert b"[DONE]" not in received, "the connection is closed in the middle"
 
 
-def test_a_client_that_reads_slowly_gets_everything(
-    server: RunningServer, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(read_limit, "STALLED_SECONDS", 0.2)
+def test_a_client_that_reads_slowly_gets_everything(server: RunningServer, engine: FakeEngine) -> None:
+    """However long that takes, as long as it doesn't stop."""
     engine.words = ("word " * 2000,) * 800
     with start(server, stream=True) as sock:
-        received, end = 0, b""
+        received, end, seconds = 0, b"", 0.0
         while b"[DONE]" not in end:
             piece = sock.recv(1 << 20)
             assert piece
             received, end = received + len(piece), (end + piece)[-100:]
-            time.sleep(0.05)
+            # What is read makes room for more, after a turn or a few of the server's.
+            server.pass_time(read_limit.STALLED_SECONDS / 6)
+            seconds += read_limit.STALLED_SECONDS / 6
     assert received > 800 * 10_000
+    assert seconds > read_limit.STALLED_SECONDS
 
 
 @pytest.mark.parametrize("wish", ["keep-alive", "close"])
 def test_who_sends_first_and_reads_then_hears_that_it_is_too_much(small_server: RunningServer, wish: str) -> None:
     """Most clients do. A connection that is closed with a part of a body unread takes the answer with it."""
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: {wish}\r\n"
-    with socket.create_connection((small_server.host, small_server.port), timeout=10) as sock:
+    with small_server.connect() as sock:
         sock.sendall(head.encode() + b"Content-Length: 20000000\r\n\r\n" + b"x" * 20_000_000)
-        time.sleep(0.05)
         received = b"".join(iter(lambda: sock.recv(65536), b""))
         assert received.startswith(b"HTTP/1.1 413 ")
         assert received.count(b"HTTP/1.1") == 1
 
 
-def test_a_body_without_end_is_not_dropped_for_ever(
-    small_server: RunningServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(read_limit, "LINGER_SECONDS", 0.2)
+def test_a_body_without_end_is_dropped_for_a_while_only(small_server: RunningServer) -> None:
+    """Until then nothing is reset, however much is sent."""
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    with socket.create_connection((small_server.host, small_server.port), timeout=10) as sock:
+    with small_server.connect() as sock:
         sock.sendall(head + b"Content-Length: 20000000\r\n\r\n")
         assert sock.recv(65536).startswith(b"HTTP/1.1 413 ")
+        small_server.pass_time(read_limit.LINGER_SECONDS - 10)
+        sock.sendall(b"x" * 10_000_000)
+        small_server.pass_time(20)
         with pytest.raises(ConnectionError):
-            deque(map(sock.sendall, repeat(b"x" * 1000, 100_000)), maxlen=0)
+            deque(map(sock.sendall, repeat(b"x" * 1000)), maxlen=0)

@@ -14,8 +14,9 @@ from chiasm.schema.chat import ImagePart, TextPart, VideoPart
 from chiasm.schema.output import EngineStats
 from chiasm.schema.steps import EncoderBegan, NamedNews, StepsEnded, UnitName, UnitRows
 from tests.browser import Browser, needs_chromium
+from tests.clocks import wait_until
 from tests.server.fake_engine import FakeEngine
-from tests.server.running import RunningServer, as_new, wait_until
+from tests.server.running import RunningServer, as_new
 
 pytestmark = needs_chromium
 

@@ -12,8 +12,9 @@ import pytest
 
 from chiasm.schema.output import EngineStats
 from chiasm.schema.steps import EncoderBegan, NamedNews, StepsEnded, UnitName, UnitRows
+from tests.clocks import wait_until
 from tests.server.fake_engine import FakeEngine
-from tests.server.running import RunningServer, wait_until
+from tests.server.running import RunningServer
 
 LANES = ((UnitRows("k1", 0, 64, 96), UnitRows("k2", 0, 8, 8)), (UnitRows("k1", 64, 96, 96),))
 BEGAN = EncoderBegan(7, 100.0, "cut by rows", 0.5, 0, 4, 4, LANES)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import select
 import socket
-import time
 
 import pytest
 
 from chiasm.server import body, head_limit
+from tests.clocks import wait_until
 from tests.server.fake_engine import FakeEngine
 from tests.server.running import RunningServer
 
@@ -16,80 +18,76 @@ HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: applicat
 HELLO = json.dumps({"messages": [{"role": "user", "content": "Hi"}]}).encode()
 
 
-def trickle(server: RunningServer, data: bytes) -> bytes:
-    """Send byte by byte until the server has had enough of it; what it answers."""
-    with socket.create_connection((server.host, server.port), timeout=0.02) as sock:
+def trickle(server: RunningServer, data: bytes, seconds: float) -> bytes:
+    """Send a byte every so many seconds until the server has had enough of it; what it answers."""
+    with server.connect() as sock:
         for byte in data:
-            try:
-                sock.sendall(bytes([byte]))
-                answer = sock.recv(65536)
-            except TimeoutError:
-                continue
-            else:
-                return answer
+            sock.sendall(bytes([byte]))
+            server.pass_time(seconds)
+            if select.select([sock], [], [], 0)[0]:
+                return read_all(sock)
     raise AssertionError("it waits for ever")
+
+
+def read_all(sock: socket.socket) -> bytes:
+    """To the end, which is a reset if the server was still being sent something."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := sock.recv(65536):
+            received += piece
+    return received
 
 
 @pytest.mark.parametrize(
     "data", [b"GET /health HTTP/1.1\r\n" + b"X: y\r\n" * 100, b"GET /" + b"a" * 500, b"\r\n" * 200]
 )
-def test_a_head_must_come_in_time(server: RunningServer, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+def test_a_head_must_come_in_time(server: RunningServer, data: bytes) -> None:
     """Threat: slow clients."""
-    monkeypatch.setattr(head_limit, "HEAD_SECONDS", 0.3)
-    start = time.monotonic()
-    assert trickle(server, data).startswith(b"HTTP/1.1 408 ")
-    assert time.monotonic() - start < 3
+    assert trickle(server, data, head_limit.HEAD_SECONDS / 100).startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_connection_that_is_not_used_is_closed(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_is_not_used_is_closed(server: RunningServer) -> None:
     """Threat: slow clients."""
-    monkeypatch.setattr(head_limit, "HEAD_SECONDS", 0.3)
-    with socket.create_connection((server.host, server.port), timeout=5) as sock:
+    with server.connect() as sock:
+        server.pass_time(head_limit.HEAD_SECONDS)
         assert sock.recv(65536) == b""
 
 
-def test_the_head_of_a_second_request_too(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_head_of_a_second_request_too(server: RunningServer) -> None:
     """Threat: slow clients."""
-    monkeypatch.setattr(head_limit, "HEAD_SECONDS", 0.3)
-    with socket.create_connection((server.host, server.port), timeout=5) as sock:
+    with server.connect() as sock:
         sock.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert sock.recv(65536).startswith(b"HTTP/1.1 200 ")
         sock.sendall(b"GET /health HTTP/1.1\r\nX: ")
+        server.pass_time(head_limit.HEAD_SECONDS)
         assert sock.recv(65536).startswith(b"HTTP/1.1 408 ")
         assert sock.recv(65536) == b""
 
 
-def test_a_body_must_come_in_time(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_must_come_in_time(server: RunningServer) -> None:
     """Threat: slow clients."""
-    monkeypatch.setattr(body, "_GRACE_SECONDS", 0.3)
-    head = HEAD + b"Content-Length: 1000\r\n\r\n"
-    start = time.monotonic()
-    with socket.create_connection((server.host, server.port), timeout=0.02) as sock:
-        sock.sendall(head)
-        answer = b""
-        while not answer and time.monotonic() - start < 5:
-            try:
-                sock.sendall(b" ")
-                answer = sock.recv(65536)
-            except TimeoutError:
-                continue
-        sock.settimeout(5)
-        answer += b"".join(iter(lambda: sock.recv(65536), b""))
+    answer = trickle(server, HEAD + b"Content-Length: 1000\r\n\r\n" + b" " * 900, body._GRACE_SECONDS / 200)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"connection: close" in answer
     assert b"16384 bytes per second" in answer
 
 
-def test_a_body_that_comes_steadily_may_take_longer(
-    server: RunningServer, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(body, "_GRACE_SECONDS", 0.5)
-    monkeypatch.setattr(head_limit, "HEAD_SECONDS", 0.3)
-    padded = HELLO + b" " * 40_000
-    with socket.create_connection((server.host, server.port), timeout=10) as sock:
-        sock.sendall(HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(padded))
-        for start in range(0, len(padded), 4_000):
-            time.sleep(0.1)
-            sock.sendall(padded[start : start + 4_000])
+def test_a_body_that_comes_steadily_may_take_longer(server: RunningServer, engine: FakeEngine) -> None:
+    """At a little more than the least bytes per second, for four times as long as one that trickles in."""
+    piece = b" " * 100_000
+    seconds_each = 0.95 * len(piece) / body._MIN_BYTES_PER_SECOND
+    num_pieces = round(4 * body._GRACE_SECONDS / seconds_each)
+    num_sent = 0
+
+    def is_being_read() -> bool:
+        return server.state.admission.num_body_bytes > num_sent - len(piece)
+
+    with server.connect() as sock:
+        length = len(HELLO) + num_pieces * len(piece)
+        sock.sendall(HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % length + HELLO)
+        for num_sent in range(len(HELLO), length, len(piece)):  # noqa: B007 - is_being_read looks at it
+            wait_until(is_being_read)
+            server.pass_time(seconds_each)
+            sock.sendall(piece)
         assert sock.recv(65536).startswith(b"HTTP/1.1 200 ")
     assert len(engine.conversations) == 1

@@ -20,7 +20,8 @@ from chiasm.schema.chat import PrepareTimes
 from chiasm.schema.output import RequestTimes
 from chiasm.server.metrics import PromptRecord
 from chiasm.server.tracing import Tracing, stages
-from tests.server.running import RunningServer, wait_until
+from tests.clocks import PATIENCE, wait_until
+from tests.server.running import RunningServer
 
 Traced = tuple[RunningServer, InMemorySpanExporter]
 
@@ -150,13 +151,22 @@ def test_spans_arrive_over_http() -> None:
     assert {span.name for scope in resource.scope_spans for span in scope.spans} >= {"llm_request", "prefill"}
 
 
-def test_a_receiver_that_is_gone_holds_nothing_up() -> None:
+def test_a_receiver_that_is_gone_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
     tracing = Tracing.to_endpoint("http://127.0.0.1:9")
     with RunningServer(tracing=tracing) as server:
         assert server.chat().status_code == 200
-    start = time.monotonic()
+    shut_down, may_give_up, has_given_up = tracing._provider.shutdown, threading.Event(), threading.Event()
+
+    def give_up_late() -> None:
+        may_give_up.wait(PATIENCE)
+        shut_down()
+        has_given_up.set()
+
+    monkeypatch.setattr("chiasm.server.tracing._CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(tracing._provider, "shutdown", give_up_late)
     tracing.close()
-    assert time.monotonic() - start < 5
+    assert not has_given_up.is_set(), "it was not waited for"
+    may_give_up.set()
 
 
 def test_nothing_is_imported_without_an_endpoint() -> None:

@@ -18,7 +18,7 @@ SECRET = "a-key-that-no-decoder-may-have"
 _LIMITS = {
     "limit-mm-per-prompt.image": 4, "max-image-pixels": 4_000_000, "max-pixels-per-prompt": 6_000_000,
     "max-media-bytes": 1_000_000, "max-download-bytes-in-flight": 3_000_000, "max-video-seconds": 20,
-    "max-video-pixels": 100_000, "fetch-timeout": 1, "video-fetch-timeout": 1, "num-workers": 1,
+    "max-video-pixels": 100_000, "fetch-timeout": 4, "video-fetch-timeout": 4, "num-workers": 1,
     "max-num-queued-reqs": 8,
 }  # fmt: skip
 

@@ -101,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
         end = time.monotonic() + _MOST_SECONDS
         for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + bytes(1000):
             self.wfile.write(bytes([byte]))
-            time.sleep(0.02)
+            time.sleep(0.1)
             if time.monotonic() > end:
                 return
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import time
 from pathlib import Path
 
 import numpy as np
@@ -52,10 +51,9 @@ FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "MPO")
 
 def _process(data: bytes, spec: ImageProcessorSpec, folder: Path) -> int | None:
     """Tokens of a picture whose every patch is there; None if it is refused as the request's fault."""
-    start, item = time.monotonic(), None
+    item = None
     with contextlib.suppress(UserError):
         item = process_image(decode_image(data, max_pixels=10**6), spec, folder)
-    assert time.monotonic() - start < 5
     if item is None:
         assert not list(folder.iterdir())
         return None

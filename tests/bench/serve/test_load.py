@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from types import SimpleNamespace
+
+import pytest
 
 from chiasm.bench.datasets.sample import Sample
+from chiasm.bench.serve import load as load_module
 from chiasm.bench.serve.client import ChatClient
 from chiasm.bench.serve.load import Load, put_load
 from chiasm.bench.serve.metrics import Outcome
+from tests.clocks import PATIENCE, take_turns
 
 
 class _SlowClient(ChatClient):
@@ -35,29 +41,33 @@ def test_a_load_that_is_stopped_keeps_what_has_ended() -> None:
             putting.cancel()
             return (await putting)[0]
 
-    outcomes = asyncio.run(asyncio.wait_for(stop(), 10))
+    outcomes = asyncio.run(asyncio.wait_for(stop(), PATIENCE))
     assert [outcome.text[-2:] for outcome in outcomes] == ["-0", "-2", "-4"]
 
 
 class _BusyClient(ChatClient):
-    """Counts how many requests it has at a time; each takes 20 ms."""
+    """Counts how many requests it has at a time; each takes two seconds of ``clock``."""
 
     now = most = 0
+    clock = 0.0
 
     async def ask(self, _body: object, _request_id: str, _outcome: Outcome) -> None:
         self.now += 1
         self.most = max(self.most, self.now)
-        await asyncio.sleep(0.02)
+        await take_turns()  # in which all requests come
+        self.clock += 1.0  # of two at a time
         self.now -= 1
 
 
-def test_requests_over_the_limit_wait_and_say_how_long() -> None:
+def test_requests_over_the_limit_wait_and_say_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
     async def put() -> tuple[int, list[Outcome]]:
         async with _BusyClient("http://x") as client:
+            clock = SimpleNamespace(perf_counter=lambda: client.clock, time_ns=time.time_ns)
+            monkeypatch.setattr(load_module, "time", clock)
             load = Load("m", [Sample([], 1)] * 4, max_concurrency=2)
             outcomes, _ = await put_load(client, load, lambda _: None)
             return client.most, outcomes
 
     most, outcomes = asyncio.run(put())
     assert most == 2
-    assert [outcome.queued > 0.01 for outcome in outcomes] == [False, False, True, True]
+    assert [outcome.queued for outcome in outcomes] == [0.0, 0.0, 1.0, 2.0]

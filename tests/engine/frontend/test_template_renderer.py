@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -117,12 +116,10 @@ def test_a_template_without_end_costs_its_own_request_only(
         assert await renderer.render("x", plain) == "x"
         monkeypatch.setattr(renderers, "RENDER_SECONDS", 0.3)
         (worker,) = workers()
-        start = time.monotonic()
         assert await refusal(renderer, LOOP, plain) == (
             "chat_template takes longer than 0.3 s to render.",
             "chat_template",
         )
-        assert time.monotonic() - start < 3
         assert not worker.is_running()
         monkeypatch.undo()
         assert await renderer.render("y", plain) == "y"

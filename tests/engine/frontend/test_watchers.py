@@ -16,6 +16,7 @@ from chiasm.schema.media import MediaItem, PixelRef, Unit
 from chiasm.schema.output import EngineStats
 from chiasm.schema.steps import EncoderBegan, NamedNews, StepsEnded, UnitName, UnitRows
 from chiasm.schema.wire import Ready, WatchSteps
+from tests.clocks import PATIENCE, until
 from tests.engine.frontend.support import make_facts
 from tests.engine.frontend.test_client import FakeCore, run, start
 
@@ -31,8 +32,7 @@ def item(modality: str, *keys: str) -> MediaItem:
 async def until_heard(client: CoreClient, core: FakeCore) -> None:
     """Wait until the client has taken in all that the core has said."""
     core.deltas()
-    while not client.stats.num_running:  # noqa: ASYNC110 - it comes with a message, which is no event
-        await asyncio.sleep(0.01)
+    await until(lambda: client.stats.num_running > 0)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_the_core_tells_from_the_first_watcher_to_the_last(
         watchers = StepWatchers(client, {})
 
         async def first_of(watching: AsyncGenerator[NamedNews, None]) -> NamedNews:
-            return await asyncio.wait_for(anext(watching), 5)
+            return await asyncio.wait_for(anext(watching), PATIENCE)
 
         one, two = watchers.watch(), watchers.watch()
         waiting = asyncio.create_task(first_of(one))
