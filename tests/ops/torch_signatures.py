@@ -7,11 +7,12 @@ no other package but numpy, so it runs wherever there is a torch.
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import inspect
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -154,8 +155,8 @@ def _parameters(function: ast.FunctionDef) -> Iterator[str]:
 
 def read_table() -> dict[str, Signatures]:
     """By torch's version."""
-    table: dict[str, Signatures] = json.loads(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else {}
-    return table
+    table: dict[str, dict[str, str]] = json.loads(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else {}
+    return {version: {name: words.split() for name, words in own.items()} for version, own in table.items()}
 
 
 def refused(call: TorchCall, signatures: Signatures) -> list[str]:
@@ -177,13 +178,29 @@ def _of_others(function: str) -> Iterator[set[str]]:
                 yield set(inspect.signature(getattr(other, name)).parameters)
 
 
+def _namesakes() -> Iterator[str]:
+    """All functions of the places that ours are called from: the next one that is called is in the table already."""
+    for place in ("torch", "torch.nn.functional", "torch.cuda", "torch.distributed", "torch.sparse", _METHOD):
+        owner = _find(place)
+        for name in dir(owner):
+            if not name.startswith("_") and inspect.isroutine(getattr(owner, name, None)):
+                yield f"{place}.{name}"
+
+
+def _known(functions: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for function in functions:
+        with contextlib.suppress(LookupError):
+            yield function, " ".join(accepted(function))
+
+
 def main() -> None:
     """Add the installed torch to the table."""
     version = str(torch.__version__).partition("+")[0]
-    functions = sorted({VARLEN, *(call.function for call in torch_calls())})
-    table = read_table() | {version: {function: accepted(function) for function in functions}}
-    TABLE.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    print(f"torch {version}: {len(functions)} functions", file=sys.stderr)
+    functions = sorted({VARLEN, *_namesakes(), *(call.function for call in torch_calls())})
+    table = {known: {name: " ".join(words) for name, words in own.items()} for known, own in read_table().items()}
+    table[version] = dict(_known(functions))
+    TABLE.write_text(json.dumps(table, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+    print(f"torch {version}: {len(table[version])} functions", file=sys.stderr)
 
 
 if __name__ == "__main__":
