@@ -48,8 +48,9 @@ from chiasm.models.joined import (
     check_sharding,
     check_tower,
     joined_facts,
-    renamed,
+    substituted,
 )
+from chiasm.models.weight_tying import WeightTying, read_weight_tying
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.rope import Pairing, Rotation, grid_rotation, inverse_frequencies, multimodal_rotation
 from chiasm.ops.segments import Segments, SharedRows
@@ -145,7 +146,7 @@ class MoeTextConfig(TextConfig, frozen=True, kw_only=True):
 
 
 class JoinedConfig(msgspec.Struct, frozen=True):
-    """Tokens that bracket and stand for media, and whether input and output embeddings are one."""
+    """Tokens that bracket and stand for media."""
 
     image_token_id: int = 151343
     video_token_id: int = 151344
@@ -153,7 +154,6 @@ class JoinedConfig(msgspec.Struct, frozen=True):
     image_end_token_id: int = 151340
     video_start_token_id: int = 151341
     video_end_token_id: int = 151342
-    tie_word_embeddings: bool = False
 
 
 class MoeJoinedConfig(JoinedConfig, frozen=True):
@@ -171,6 +171,7 @@ class Config:
     vision: VisionConfig
     text: TextConfig
     joined: JoinedConfig
+    tying: WeightTying
 
 
 def parse_config(raw: dict[str, Any]) -> Config:
@@ -181,13 +182,13 @@ def parse_config(raw: dict[str, Any]) -> Config:
     """
     has_experts = raw["model_type"] == "glm4v_moe"
     text = raw.get("text_config") or raw
-    tied = bool(raw.get("tie_word_embeddings") or text.get("tie_word_embeddings"))
     kind = MoeJoinedConfig if has_experts else JoinedConfig
     config = Config(
         model_type=raw["model_type"],
         vision=read_config(raw.get("vision_config") or {}, VisionConfig, "vision_config"),
         text=_read_text(text, has_experts=has_experts),
-        joined=read_config({**raw, "tie_word_embeddings": tied}, kind, "config.json"),
+        joined=read_config(raw, kind, "config.json"),
+        tying=read_weight_tying(raw),
     )
     _check_vision(config)
     _check_text(config.text)
@@ -456,7 +457,7 @@ def build(config: Config, context: BuildContext) -> JoinedModel:
     """The unfilled model of one rank."""
     tower = Tower(config.vision, context.normalisation, context.vision)
     text = TextModel(config.text, _expert_layout(context.tensor_names), context.text)
-    return JoinedModel(config, tower, text, context.text)
+    return JoinedModel(config, tower, text, context)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -531,11 +532,9 @@ _RENAMES = (
 def module_name(name: str, config: Config) -> str | None:
     """Name of a weight in this file for a checkpoint tensor.
 
-    None for a copy of the tied embeddings, and for layers that guess at further tokens, which are not used.
+    None for layers that guess at further tokens, which are not used.
     """
-    target = renamed(name, config, _RENAMES)
-    if target is None:
-        return None
+    target = substituted(name, _RENAMES)
     layer = re.match(r"language_model\.layers\.(\d+)\.", target)
     if layer is not None and isinstance(config.text, MoeTextConfig):
         num_beyond = int(layer[1]) - config.text.num_hidden_layers

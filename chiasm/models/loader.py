@@ -15,6 +15,7 @@ from chiasm.dist.group import SOLO, Group
 from chiasm.errors import UserError
 from chiasm.layers.linear import PackedLayer
 from chiasm.layers.weight import CheckpointTensor, Placement, Weight
+from chiasm.logs import get_logger
 from chiasm.models.entry import BuildContext, LoadableModel, VisionLanguageModel
 from chiasm.models.registry import Checkpoint, open_checkpoint
 from chiasm.ops.varlen import RUN_BY_RUN, SegmentKernel
@@ -23,6 +24,8 @@ from chiasm.schema.facts import ModelFacts
 _DTYPES_ON_DISK = ("F32", "BF16", "F16")
 _INDEX = "model.safetensors.index.json"
 _MAX_NAMES = 8
+
+_log = get_logger(__name__)
 
 
 class LoadedModel(NamedTuple):
@@ -101,10 +104,11 @@ def fill_model(model: LoadableModel, folder: Path, module_name: Callable[[str], 
     """
     slots = _find_slots(model)
     filled: dict[str, str] = {}
-    unused = []
+    unused, left_out = [], []
     for name, tensor in _iterate_tensors(folder):
         target = module_name(name)
         if target is None:
+            left_out.append(name)
             continue
         if target not in slots:
             unused.append(name)
@@ -114,6 +118,8 @@ def fill_model(model: LoadableModel, folder: Path, module_name: Callable[[str], 
         filled[target] = name
         slots[target].load(name, tensor)
     _refuse_leftovers(unused, [slot for slot in slots if slot not in filled])
+    if left_out:
+        _log.info("%d tensors of the checkpoint are not used: %s", len(left_out), _cap(left_out))
 
 
 class _Slot(NamedTuple):
