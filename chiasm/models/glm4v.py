@@ -1,5 +1,7 @@
 """GLM-4V: GLM-4.1V, whose language model is GLM-4, and GLM-4.5V, a mixture of experts; both have the same tower.
 
+GLM-4.6V and GLM-4.6V-Flash are these two models once more, with another way to take videos.
+
 Shapes: n rows of a packed batch (patches in the tower, tokens in the language model), d hidden size, D head size.
 """
 
@@ -489,10 +491,30 @@ def read_video(config: Config, settings: dict[str, Any]) -> VideoFacts:
     """How videos are taken: each slice as a picture with its second behind it."""
     tokens = config.joined
     patches = config.vision.patches(min_pixels=112 * 112, max_pixels=28 * 28 * 2 * 30000)
-    spec = VideoProcessorSpec(patches, area="clip", sampling="seconds")
-    after = (tokens.image_end_token_id, "{whole_seconds}")
-    slices = SliceForm((tokens.image_start_token_id,), after, tokens.image_token_id, "first")
+    if _is_version_6(settings):
+        spec = VideoProcessorSpec(
+            patches, area="clip", sampling="duration", rates=_RATES, max_frames_by_fps=640, max_seconds=2400.0
+        )
+        time = "{seconds:.1f} seconds"
+    else:
+        spec, time = VideoProcessorSpec(patches, area="clip", sampling="seconds"), "{whole_seconds}"
+    slices = SliceForm(
+        (tokens.image_start_token_id,), (tokens.image_end_token_id, time), tokens.image_token_id, "first"
+    )
     return VideoFacts(tokens.video_token_id, read_video_processor(settings, spec), slices)
+
+
+# Frames for each second of videos up to half a minute, up to five minutes, and longer ones.
+_RATES = ((30.0, 6.0), (300.0, 2.0), (2400.0, 1.0))
+
+
+def _is_version_6(settings: dict[str, Any]) -> bool:
+    """Whether videos are taken as GLM-4.6V does it: nothing but the processor's name tells.
+
+    Where a checkpoint has no settings for videos alone, transformers goes by the image processor's name.
+    """
+    name = settings.get("video_processor_type") or settings.get("image_processor_type")
+    return isinstance(name, str) and name.startswith("Glm46V")
 
 
 def _limits_for_pictures(spec: PatchProcessorSpec) -> PatchProcessorSpec:
