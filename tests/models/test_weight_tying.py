@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.checkpoints.glm4v import save_glm4v
 from tests.checkpoints.llama4 import save_llama4
 from tests.checkpoints.mllama import save_mllama
 from tests.checkpoints.qwen2 import save_qwen2_5_vl, save_qwen2_vl
-from tests.checkpoints.qwen3_vl import save_qwen3_vl
+from tests.checkpoints.qwen3_vl import QWEN3_VL_CLASSES, save_qwen3_vl
 from tests.invariants import CPU
 
 SAVERS: dict[str, Callable[[Path], SavedModel]] = {
@@ -101,6 +102,26 @@ def test_the_right_projection_is_used(
         assert said in caplog.text
     else:
         assert "tie_word_embeddings" not in caplog.text
+
+
+def test_what_transformers_saves_of_a_qwen3_vl_keeps_its_projection(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A published mixture of experts says at the top alone that it isn't tied, and transformers adds the contrary."""
+    published, again = tmp_path / "published", tmp_path / "again"
+    saved = save_qwen3_vl(published, has_experts=True)
+    edit_json(published / "config.json", lambda raw: raw["text_config"].pop("tie_word_embeddings"))
+    kind, model = QWEN3_VL_CLASSES["qwen3_vl_moe"]
+    loaded = model._from_config(kind.from_pretrained(published))
+    loaded.load_state_dict(saved.reference.state_dict())
+    loaded.save_pretrained(again)
+    written = json.loads((again / "config.json").read_text(encoding="utf-8"))
+    assert (written["tie_word_embeddings"], written["text_config"]["tie_word_embeddings"]) == (False, True)
+    with caplog.at_level(logging.INFO, "chiasm"):
+        ours = load_model(again, dtype=torch.float32, device=CPU).model
+    hidden = torch.randn(3, ours.hidden_size)
+    torch.testing.assert_close(ours.compute_logits(hidden), saved.reference.lm_head(hidden))
+    assert "it is used" in caplog.text
 
 
 @pytest.mark.parametrize("top", [False, None])
