@@ -40,7 +40,7 @@ class Render(Protocol):
 
 
 class ContentForm(NamedTuple):
-    """In which forms a message's content may be; both where that can't be told.
+    """In which forms a message's content may be.
 
     Attributes:
         strings: a string.
@@ -66,11 +66,12 @@ class TemplateProbe:
         self.keeps_tool_turns = lru_cache(maxsize=None)(self._keeps_tool_turns)
 
     def _form(self, role: str) -> ContentForm:
-        """The forms that the template reads in messages of a role."""
+        """The forms that the template reads in messages of a role; if it shows neither, those of a user's."""
         strings = _TEXTS[0] in self._try(self._conversation(role, _TEXTS[0]))
         parts = _shows_parts(self._try(self._conversation(role, _PARTS)))
-        can_tell = strings or parts
-        return ContentForm(strings or not can_tell, parts or not can_tell)
+        if strings or parts:
+            return ContentForm(strings, parts)
+        return ContentForm(strings=True, parts=True) if role == "user" else self.form("user")
 
     def _keeps_tool_turns(self, has_tools: bool) -> bool:
         """Whether calls of earlier answers and their results are shown, where the request has tools or none."""

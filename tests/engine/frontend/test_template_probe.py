@@ -69,6 +69,13 @@ def test_images_are_refused_in_roles_whose_lists_a_template_does_not_read(tokeni
         ours(tokenizer, PARTS_OF_USERS, [{"role": role, "content": [text("one"), IMAGE]}, user("b")])
 
 
+def test_a_role_that_shows_neither_form_gets_that_of_users(tokenizer: Tokenizer) -> None:
+    first = "{% for m in messages %}{% if m.role == 'user' %}{% for p in m.content %}{{ p.text }}{% endfor %}"
+    source = first + "{% else %}{{ m.content[0].text }};{% endif %}{% endfor %}"
+    assert ChatTemplate(source, {}).probe.form("system") == (False, True)
+    assert ours(tokenizer, source, [{"role": "system", "content": "one"}, user("two")]) == "one;two"
+
+
 def test_a_result_of_several_texts_is_one_result(tokenizer: Tokenizer) -> None:
     result = {"role": "tool", "content": [text("20"), text(" C")], "tool_call_id": "call-1"}
     assert ours(tokenizer, RESULTS, [*TURNS[:2], result]).endswith("[20 C]")
