@@ -8,7 +8,7 @@ import msgspec
 
 from chiasm.errors import refuse
 
-ToolCallParser = Literal["glm45", "hermes", "llama3_json", "llama4_pythonic"]
+ToolCallParser = Literal["glm45", "hermes", "llama3_json", "llama4_json", "llama4_pythonic"]
 ReasoningParser = Literal["glm45", "qwen3"]
 
 

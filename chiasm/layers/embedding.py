@@ -64,6 +64,10 @@ class OutputProjection(PackedLayer):
         self.is_tied = tied is not None
         self.weight: nn.Parameter = tied.weight if tied else _vocab_weight(vocab_size, hidden_size, placement)
 
+    def tie(self, embedding: VocabEmbedding) -> None:
+        """Give up its own weight for that of ``embedding``."""
+        self.is_tied, self.weight = True, embedding.weight
+
     def pack(self) -> None:
         """Pack the weight; the embeddings that it is tied to keep theirs as it is, since rows are looked up there."""
         self.weight = packed(self.weight)

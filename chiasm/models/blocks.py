@@ -310,19 +310,24 @@ def read_video_processor(settings: dict[str, Any], defaults: VideoProcessorSpec)
         require_setting(where, "cap_pixels_per_frame", given.cap_pixels_per_frame, [None, False])
     is_capped = defaults.area == "frame" and given.cap_pixels_per_frame is not False
     token_pixels = (patches.patch_size * patches.merge_size) ** 2
-    changed = {
-        "fps": given.fps,
-        "num_frames": None if given.fps or defaults.sampling == "seconds" else given.num_frames,
-        "min_frames": given.min_frames,
-        "max_frames_by_fps": given.max_frames,
-        "max_seconds": given.max_duration,
-    }
+    changed = {} if defaults.sampling == "duration" else _read_sampling(given, defaults)
     return msgspec.structs.replace(
         defaults,
         patches=patches,
         max_clip_pixels=int(given.max_video_tokens * token_pixels * 0.9) if is_capped else 0,
         **{key: value for key, value in changed.items() if value},
     )
+
+
+def _read_sampling(given: _VideoSettings, defaults: VideoProcessorSpec) -> dict[str, Any]:
+    """Which frames are taken, where that is a checkpoint's to say; what it doesn't say is None."""
+    return {
+        "fps": given.fps,
+        "num_frames": None if given.fps or defaults.sampling == "seconds" else given.num_frames,
+        "min_frames": given.min_frames,
+        "max_frames_by_fps": given.max_frames,
+        "max_seconds": given.max_duration,
+    }
 
 
 def read_normalisation(processor: dict[str, Any]) -> PixelNormalisation:

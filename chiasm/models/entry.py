@@ -186,7 +186,8 @@ class ModelEntry(Generic[ConfigT]):
         check_sharding: (config, ranks of the language model, ranks that share the encoder's weights); raises
             UserError where heads do not divide.
         build: an unfilled model for one rank.
-        module_name: (name of a checkpoint tensor, config) -> name of the weight's part; None drops the tensor.
+        module_name: (name of a checkpoint tensor, config) -> name of the weight's part; None where the tensor is
+            not used, which the log says.
         video: (config, settings of the video processor) -> how videos are taken; None for a family that takes none.
         tiles: ids of the tokenizer's added tokens by their texts -> how the tiles of an image stand in a prompt; None
             for a family whose images are one run of placeholders.

@@ -1,5 +1,7 @@
 """GLM-4V: GLM-4.1V, whose language model is GLM-4, and GLM-4.5V, a mixture of experts; both have the same tower.
 
+GLM-4.6V and GLM-4.6V-Flash are these two models once more, with another way to take videos.
+
 Shapes: n rows of a packed batch (patches in the tower, tokens in the language model), d hidden size, D head size.
 """
 
@@ -48,8 +50,9 @@ from chiasm.models.joined import (
     check_sharding,
     check_tower,
     joined_facts,
-    renamed,
+    substituted,
 )
+from chiasm.models.weight_tying import WeightTying, read_weight_tying
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.rope import Pairing, Rotation, grid_rotation, inverse_frequencies, multimodal_rotation
 from chiasm.ops.segments import Segments, SharedRows
@@ -145,7 +148,7 @@ class MoeTextConfig(TextConfig, frozen=True, kw_only=True):
 
 
 class JoinedConfig(msgspec.Struct, frozen=True):
-    """Tokens that bracket and stand for media, and whether input and output embeddings are one."""
+    """Tokens that bracket and stand for media."""
 
     image_token_id: int = 151343
     video_token_id: int = 151344
@@ -153,7 +156,6 @@ class JoinedConfig(msgspec.Struct, frozen=True):
     image_end_token_id: int = 151340
     video_start_token_id: int = 151341
     video_end_token_id: int = 151342
-    tie_word_embeddings: bool = False
 
 
 class MoeJoinedConfig(JoinedConfig, frozen=True):
@@ -171,6 +173,7 @@ class Config:
     vision: VisionConfig
     text: TextConfig
     joined: JoinedConfig
+    tying: WeightTying
 
 
 def parse_config(raw: dict[str, Any]) -> Config:
@@ -181,13 +184,13 @@ def parse_config(raw: dict[str, Any]) -> Config:
     """
     has_experts = raw["model_type"] == "glm4v_moe"
     text = raw.get("text_config") or raw
-    tied = bool(raw.get("tie_word_embeddings") or text.get("tie_word_embeddings"))
     kind = MoeJoinedConfig if has_experts else JoinedConfig
     config = Config(
         model_type=raw["model_type"],
         vision=read_config(raw.get("vision_config") or {}, VisionConfig, "vision_config"),
         text=_read_text(text, has_experts=has_experts),
-        joined=read_config({**raw, "tie_word_embeddings": tied}, kind, "config.json"),
+        joined=read_config(raw, kind, "config.json"),
+        tying=read_weight_tying(raw),
     )
     _check_vision(config)
     _check_text(config.text)
@@ -456,7 +459,7 @@ def build(config: Config, context: BuildContext) -> JoinedModel:
     """The unfilled model of one rank."""
     tower = Tower(config.vision, context.normalisation, context.vision)
     text = TextModel(config.text, _expert_layout(context.tensor_names), context.text)
-    return JoinedModel(config, tower, text, context.text)
+    return JoinedModel(config, tower, text, context)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -488,10 +491,30 @@ def read_video(config: Config, settings: dict[str, Any]) -> VideoFacts:
     """How videos are taken: each slice as a picture with its second behind it."""
     tokens = config.joined
     patches = config.vision.patches(min_pixels=112 * 112, max_pixels=28 * 28 * 2 * 30000)
-    spec = VideoProcessorSpec(patches, area="clip", sampling="seconds")
-    after = (tokens.image_end_token_id, "{whole_seconds}")
-    slices = SliceForm((tokens.image_start_token_id,), after, tokens.image_token_id, "first")
+    if _is_version_6(settings):
+        spec = VideoProcessorSpec(
+            patches, area="clip", sampling="duration", rates=_RATES, max_frames_by_fps=640, max_seconds=2400.0
+        )
+        time = "{seconds:.1f} seconds"
+    else:
+        spec, time = VideoProcessorSpec(patches, area="clip", sampling="seconds"), "{whole_seconds}"
+    slices = SliceForm(
+        (tokens.image_start_token_id,), (tokens.image_end_token_id, time), tokens.image_token_id, "first"
+    )
     return VideoFacts(tokens.video_token_id, read_video_processor(settings, spec), slices)
+
+
+# Frames for each second of videos up to half a minute, up to five minutes, and longer ones.
+_RATES = ((30.0, 6.0), (300.0, 2.0), (2400.0, 1.0))
+
+
+def _is_version_6(settings: dict[str, Any]) -> bool:
+    """Whether videos are taken as GLM-4.6V does it: nothing but the processor's name tells.
+
+    Where a checkpoint has no settings for videos alone, transformers goes by the image processor's name.
+    """
+    name = settings.get("video_processor_type") or settings.get("image_processor_type")
+    return isinstance(name, str) and name.startswith("Glm46V")
 
 
 def _limits_for_pictures(spec: PatchProcessorSpec) -> PatchProcessorSpec:
@@ -531,11 +554,9 @@ _RENAMES = (
 def module_name(name: str, config: Config) -> str | None:
     """Name of a weight in this file for a checkpoint tensor.
 
-    None for a copy of the tied embeddings, and for layers that guess at further tokens, which are not used.
+    None for layers that guess at further tokens, which are not used.
     """
-    target = renamed(name, config, _RENAMES)
-    if target is None:
-        return None
+    target = substituted(name, _RENAMES)
     layer = re.match(r"language_model\.layers\.(\d+)\.", target)
     if layer is not None and isinstance(config.text, MoeTextConfig):
         num_beyond = int(layer[1]) - config.text.num_hidden_layers

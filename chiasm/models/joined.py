@@ -16,9 +16,9 @@ from chiasm.errors import UserError
 from chiasm.layers.embedding import OutputProjection, VocabEmbedding
 from chiasm.layers.patch_embedding import PatchEmbedding
 from chiasm.layers.shards import HeadShard, check_text_heads, check_vision_heads
-from chiasm.layers.weight import Placement
 from chiasm.models.blocks import eos_token_ids, grid_rope_positions, known_token_ids, name_on_disk, require_positive
-from chiasm.models.entry import DeepFeatures, RopePositions, SeenUnits
+from chiasm.models.entry import BuildContext, DeepFeatures, RopePositions, SeenUnits
+from chiasm.models.weight_tying import WeightTying, settle_weight_tying
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.segments import SharedRows
 from chiasm.schema.facts import EncoderShape, ModelFacts
@@ -125,10 +125,6 @@ class JoinedTokens(Protocol):
     def image_token_id(self) -> int:
         """The placeholder of an image token."""
 
-    @property
-    def tie_word_embeddings(self) -> bool:
-        """Whether input and output embeddings are one."""
-
 
 class WholeConfig(Protocol):
     """All of a ``config.json``, in its parts."""
@@ -144,6 +140,14 @@ class WholeConfig(Protocol):
     @property
     def joined(self) -> JoinedTokens:
         """What joins them."""
+
+
+class JoinableConfig(WholeConfig, Protocol):
+    """That of a model whose input and output embeddings may be one."""
+
+    @property
+    def tying(self) -> WeightTying:
+        """Whether they are."""
 
 
 class EncoderTower(TableTower, Protocol):
@@ -178,14 +182,15 @@ class JoinedModel(nn.Module):
 
     def __init__(
         self,
-        config: WholeConfig,
+        config: JoinableConfig,
         tower: EncoderTower,
         language_model: TextModel,
-        placement: Placement,
+        context: BuildContext,
         positions_per_second: float | None = None,
     ) -> None:
         super().__init__()
         text = config.text
+        self.tying = config.tying
         self.merge_size = config.vision.spatial_merge_size
         self.positions_per_second = positions_per_second
         self.num_layers = text.num_hidden_layers
@@ -196,8 +201,8 @@ class JoinedModel(nn.Module):
         self.num_heads = language_model.heads.num_heads
         self.num_kv_heads = language_model.heads.num_kv_heads
         self.chunk_sizes: tuple[int | None, ...] = (None,)
-        tied = language_model.embed_tokens if config.joined.tie_word_embeddings else None
-        self.lm_head = OutputProjection(text.vocab_size, text.hidden_size, placement, tied)
+        tied = language_model.embed_tokens if config.tying.is_tied(context.tensor_names) else None
+        self.lm_head = OutputProjection(text.vocab_size, text.hidden_size, context.text, tied)
 
     def embed_tokens(self, ids: Tensor) -> Tensor:
         """LongTensor [n] -> [n, d]."""
@@ -240,8 +245,9 @@ class JoinedModel(nn.Module):
         return grid_rope_positions(num_tokens, items, self.merge_size, self.positions_per_second)
 
     def finish_loading(self) -> None:
-        """Fold the normalisation of pixels into the patch embedding."""
+        """Fold the normalisation of pixels into the patch embedding; keep tied embeddings once."""
         self.visual.patch_embed.fold_normalisation()
+        settle_weight_tying(self.tying, self.lm_head, self.language_model.embed_tokens)
 
 
 def joined_facts(
@@ -296,16 +302,6 @@ def check_sharding(config: WholeConfig, text_size: int, vision_size: int) -> Non
     """Refuse numbers of ranks that the heads do not divide by."""
     check_text_heads(config.text.num_attention_heads, config.text.num_key_value_heads, text_size)
     check_vision_heads(config.vision.num_heads, vision_size)
-
-
-def renamed(name: str, config: WholeConfig, renames: Sequence[tuple[str, str]]) -> str | None:
-    """Name of a weight for a checkpoint tensor, by patterns and what takes their place.
-
-    None for a copy of the tied embeddings.
-    """
-    if name == "lm_head.weight" and config.joined.tie_word_embeddings:
-        return None
-    return substituted(name, renames)
 
 
 def substituted(name: str, renames: Sequence[tuple[str, str]]) -> str:

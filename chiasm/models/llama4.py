@@ -37,7 +37,8 @@ from chiasm.models.blocks import (
     text_positions,
 )
 from chiasm.models.entry import BuildContext, DeepFeatures, ModelEntry, RopePositions
-from chiasm.models.joined import JoinedModel, TowerConfig, check_sharding, joined_facts, renamed
+from chiasm.models.joined import JoinedModel, TowerConfig, check_sharding, joined_facts, substituted
+from chiasm.models.weight_tying import WeightTying, read_weight_tying
 from chiasm.ops.norm import rms_norm
 from chiasm.ops.paged_attention import KVCache, PagedBatch, paged_attention
 from chiasm.ops.rope import (
@@ -130,7 +131,6 @@ class JoinedConfig(msgspec.Struct, frozen=True):
     image_token_id: int = 200092
     image_start_token_id: int = 200080
     image_end_token_id: int = 200081
-    tie_word_embeddings: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,7 @@ class Config:
     vision: VisionConfig
     text: TextConfig
     joined: JoinedConfig
+    tying: WeightTying
 
 
 def parse_config(raw: dict[str, Any]) -> Config:
@@ -149,9 +150,12 @@ def parse_config(raw: dict[str, Any]) -> Config:
         UserError: for values that are not supported or contradict each other.
     """
     config = Config(
-        _read_vision(raw.get("vision_config") or {}), _read_text(raw.get("text_config") or {}), _read_joined(raw)
+        _read_vision(raw.get("vision_config") or {}),
+        _read_text(raw.get("text_config") or {}),
+        _read_joined(raw),
+        read_weight_tying(raw),
     )
-    require_setting("config.json", "tie_word_embeddings", config.joined.tie_word_embeddings, [False])
+    config.tying.require_untied()
     _check_vision(config.vision)
     _check_text(config.text)
     return config
@@ -176,7 +180,6 @@ def _read_joined(raw: dict[str, Any]) -> JoinedConfig:
         "image_token_id": raw.get("image_token_index", raw.get("image_token_id")),
         "image_start_token_id": raw.get("boi_token_index", raw.get("boi_token_id")),
         "image_end_token_id": raw.get("eoi_token_index", raw.get("eoi_token_id")),
-        "tie_word_embeddings": raw.get("tie_word_embeddings"),
     }
     return read_config(named, JoinedConfig, "config.json")
 
@@ -533,7 +536,7 @@ class Llama4Model(JoinedModel):
 def build(config: Config, context: BuildContext) -> Llama4Model:
     """The unfilled model of one rank."""
     tower = Tower(config.vision, config.text.hidden_size, context.normalisation, context.vision)
-    model = Llama4Model(config, tower, TextModel(config.text, context.text), context.text)
+    model = Llama4Model(config, tower, TextModel(config.text, context.text), context)
     model.chunk_sizes = tuple(dict.fromkeys(map(config.text.chunk_size, range(config.text.num_hidden_layers))))
     return model
 
@@ -617,9 +620,10 @@ _RENAMES = (
 )
 
 
-def module_name(name: str, config: Config) -> str | None:
+def module_name(name: str, config: Config) -> str:
     """Name of a weight in this file for a checkpoint tensor."""
-    return renamed(name, config, _RENAMES)
+    del config
+    return substituted(name, _RENAMES)
 
 
 MODEL = ModelEntry(

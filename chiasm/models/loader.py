@@ -13,6 +13,7 @@ from chiasm.dist.group import SOLO, Group
 from chiasm.errors import UserError, list_names
 from chiasm.layers.linear import PackedLayer
 from chiasm.layers.weight import Placement, Weight
+from chiasm.logs import get_logger
 from chiasm.models.dummy_weights import DummyTensor
 from chiasm.models.entry import BuildContext, LoadableModel, VisionLanguageModel
 from chiasm.models.registry import Checkpoint, open_checkpoint
@@ -21,6 +22,8 @@ from chiasm.ops.varlen import RUN_BY_RUN, SegmentKernel
 from chiasm.schema.facts import ModelFacts
 
 _DTYPES_ON_DISK = ("F32", "BF16", "F16")
+
+_log = get_logger(__name__)
 
 
 class LoadedModel(NamedTuple):
@@ -115,10 +118,11 @@ def fill_model(model: LoadableModel, folder: Path, module_name: Callable[[str], 
     """
     slots = _find_slots(model)
     filled: dict[str, str] = {}
-    unused = []
+    unused, left_out = [], []
     for name, tensor in iterate_tensors(folder):
         target = module_name(name)
         if target is None:
+            left_out.append(name)
             continue
         if target not in slots:
             unused.append(name)
@@ -128,6 +132,8 @@ def fill_model(model: LoadableModel, folder: Path, module_name: Callable[[str], 
         filled[target] = name
         slots[target].load(name, tensor)
     _refuse_leftovers(unused, [slot for slot in slots if slot not in filled])
+    if left_out:
+        _log.info("%d tensors of the checkpoint are not used: %s", len(left_out), list_names(left_out))
 
 
 def _fill_randomly(model: LoadableModel) -> None:

@@ -40,6 +40,7 @@ from chiasm.models.blocks import (
 )
 from chiasm.models.entry import BuildContext, DeepFeatures, ModelEntry, RopePositions, SeenUnits
 from chiasm.models.joined import substituted
+from chiasm.models.weight_tying import WeightTying, read_weight_tying, settle_weight_tying
 from chiasm.multimodal.sizes import tile_layouts
 from chiasm.ops.attention import segment_attention
 from chiasm.ops.paged_attention import KVCache, PagedBatch
@@ -105,7 +106,6 @@ class TextConfig(msgspec.Struct, frozen=True):
     max_position_embeddings: int = 131072
     rms_norm_eps: float = 1e-5
     cross_attention_layers: tuple[int, ...] = (3, 8, 13, 18, 23, 28, 33, 38)
-    tie_word_embeddings: bool = False
     eos_token_id: int | tuple[int, ...] = 128001
 
     @property
@@ -130,6 +130,7 @@ class Config:
     vision: VisionConfig
     text: TextConfig
     image_token_id: int
+    tying: WeightTying
 
 
 class _Joined(msgspec.Struct, frozen=True):
@@ -147,7 +148,9 @@ def parse_config(raw: dict[str, Any]) -> Config:
         vision=read_config(raw.get("vision_config") or {}, VisionConfig, "vision_config"),
         text=_read_text(raw.get("text_config") or {}),
         image_token_id=joined.image_token_index,
+        tying=read_weight_tying(raw),
     )
+    config.tying.require_untied()
     _check_vision(config.vision)
     _check_text(config.text)
     num_inputs = config.text.vocab_size + _NUM_INPUT_ONLY
@@ -198,7 +201,6 @@ def _check_vision(vision: VisionConfig) -> None:
 def _check_text(text: TextConfig) -> None:
     where = "text_config"
     require_setting(where, "hidden_act", text.hidden_act, ["silu"])
-    require_setting(where, "tie_word_embeddings", text.tie_word_embeddings, [False])
     require_positive(where, text, ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads"))
     require_multiple(where, text, "hidden_size", "num_attention_heads")
     require_multiple(where, text, "num_attention_heads", "num_key_value_heads")
@@ -617,6 +619,7 @@ class CrossModel(nn.Module):
         self.num_heads = self.language_model.heads.num_heads
         self.num_kv_heads = self.language_model.heads.num_kv_heads
         self.chunk_sizes: tuple[int | None, ...] = (None,)
+        self.tying = config.tying
         self.lm_head = OutputProjection(text.vocab_size, text.hidden_size, context.text)
 
     def embed_tokens(self, ids: Tensor) -> Tensor:
@@ -663,6 +666,7 @@ class CrossModel(nn.Module):
     def finish_loading(self) -> None:
         """Fold the normalisation of pixels into the patch embedding."""
         self.visual.patch_embedding.fold_normalisation()
+        settle_weight_tying(self.tying, self.lm_head, self.language_model.embed_tokens)
 
 
 # --------------------------------------------------------------------------------------------------------------------

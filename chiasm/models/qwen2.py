@@ -33,7 +33,8 @@ from chiasm.models.blocks import (
     unit_segments,
 )
 from chiasm.models.entry import BuildContext, DeepFeatures
-from chiasm.models.joined import TEXT_SIZES, TowerConfig, check_tower, joined_facts, renamed
+from chiasm.models.joined import TEXT_SIZES, TowerConfig, check_tower, joined_facts, substituted
+from chiasm.models.weight_tying import WeightTying, read_weight_tying
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.rope import grid_rotation, inverse_frequencies, multimodal_rotation
 from chiasm.ops.segments import Segments, SharedRows
@@ -72,14 +73,13 @@ class TextConfig(msgspec.Struct, frozen=True):
 
 
 class JoinedConfig(msgspec.Struct, frozen=True):
-    """Tokens that bracket and stand for media, and whether input and output embeddings are one."""
+    """Tokens that bracket and stand for media."""
 
     image_token_id: int = 151655
     video_token_id: int = 151656
     vision_start_token_id: int = 151652
     vision_end_token_id: int = 151653
     vision_token_id: int = 151654
-    tie_word_embeddings: bool = False
 
 
 TowerConfigT = TypeVar("TowerConfigT", bound=TowerConfig)
@@ -92,6 +92,7 @@ class Config(Generic[TowerConfigT]):
     vision: TowerConfigT
     text: TextConfig
     joined: JoinedConfig
+    tying: WeightTying
 
 
 def read_whole_config(raw: dict[str, Any], tower: type[TowerConfigT]) -> Config[TowerConfigT]:
@@ -106,13 +107,13 @@ def read_whole_config(raw: dict[str, Any], tower: type[TowerConfigT]) -> Config[
         "rope_theta": rope.get("rope_theta") or text.get("rope_theta") or 1e6,
         "mrope_section": rope.get("mrope_section") or (16, 24, 24),
     }
-    tied = bool(raw.get("tie_word_embeddings") or text.get("tie_word_embeddings"))
     # Null means a key-value head for each query head.
     heads = {"num_key_value_heads": text.get("num_key_value_heads", 8) or text.get("num_attention_heads")}
     config = Config(
         vision=read_config(raw.get("vision_config") or {}, tower, "vision_config"),
         text=read_config({**text, **placed, **heads}, TextConfig, "text_config"),
-        joined=read_config({**raw, "tie_word_embeddings": tied}, JoinedConfig, "config.json"),
+        joined=read_config(raw, JoinedConfig, "config.json"),
+        tying=read_weight_tying(raw),
     )
     rope_type = rope.get("rope_type") or rope.get("type") or "default"
     require_setting("text config", "rope_type", rope_type, ["default", "mrope"])
@@ -312,6 +313,7 @@ _RENAMES = (
 )
 
 
-def module_name(name: str, config: Config[Any]) -> str | None:
-    """Name of a weight for a checkpoint tensor; None for a copy of the tied embeddings."""
-    return renamed(name, config, _RENAMES)
+def module_name(name: str, config: Config[Any]) -> str:
+    """Name of a weight for a checkpoint tensor."""
+    del config
+    return substituted(name, _RENAMES)

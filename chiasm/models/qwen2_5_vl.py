@@ -84,7 +84,7 @@ class Tower(qwen2.Tower):
 def build(config: Config, context: BuildContext) -> JoinedModel:
     """The unfilled model of one rank; positions in a video follow its frame rate."""
     vision, text = Tower(config.vision, context), qwen2.TextModel(config.text, context.text)
-    return JoinedModel(config, vision, text, context.text, config.vision.tokens_per_second)
+    return JoinedModel(config, vision, text, context, config.vision.tokens_per_second)
 
 
 def read_facts(config: Config, processor: dict[str, Any], generation: dict[str, Any]) -> ModelFacts:

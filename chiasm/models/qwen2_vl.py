@@ -52,7 +52,7 @@ def build(config: Config, context: BuildContext) -> JoinedModel:
         return PlainMLP(vision.hidden_size, vision.intermediate_size, vision.hidden_size, "quick", context.vision)
 
     tower = qwen2.Tower(vision, context, LayerNorm, make_mlp)
-    return JoinedModel(config, tower, qwen2.TextModel(config.text, context.text), context.text)
+    return JoinedModel(config, tower, qwen2.TextModel(config.text, context.text), context)
 
 
 def read_facts(config: Config, processor: dict[str, Any], generation: dict[str, Any]) -> ModelFacts:

@@ -50,8 +50,9 @@ from chiasm.models.joined import (
     check_sharding,
     check_tower,
     joined_facts,
-    renamed,
+    substituted,
 )
+from chiasm.models.weight_tying import WeightTying, read_weight_tying
 from chiasm.ops.paged_attention import KVCache, PagedBatch
 from chiasm.ops.rope import grid_rotation, interleaved_rotation, inverse_frequencies
 from chiasm.ops.segments import Segments, SharedRows
@@ -127,13 +128,12 @@ class MoeTextConfig(TextConfig, frozen=True):
 
 
 class JoinedConfig(msgspec.Struct, frozen=True):
-    """Tokens that bracket and stand for media, and whether input and output embeddings are one."""
+    """Tokens that bracket and stand for media."""
 
     image_token_id: int = 151655
     video_token_id: int = 151656
     vision_start_token_id: int = 151652
     vision_end_token_id: int = 151653
-    tie_word_embeddings: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,7 @@ class Config:
     vision: VisionConfig
     text: TextConfig
     joined: JoinedConfig
+    tying: WeightTying
     expert_layout: ExpertLayout
 
 
@@ -155,12 +156,12 @@ def parse_config(raw: dict[str, Any]) -> Config:
     """
     text = raw.get("text_config") or {}
     rope = text.get("rope_scaling") or text.get("rope_parameters") or {}
-    tied = bool(raw.get("tie_word_embeddings") or text.get("tie_word_embeddings"))
     config = Config(
         model_type=raw["model_type"],
         vision=read_config(raw.get("vision_config") or {}, VisionConfig, "vision_config"),
         text=_read_text(text, rope, has_experts=raw["model_type"] == "qwen3_vl_moe"),
-        joined=read_config({**raw, "tie_word_embeddings": tied}, JoinedConfig, "config.json"),
+        joined=read_config(raw, JoinedConfig, "config.json"),
+        tying=read_weight_tying(raw),
         expert_layout=_expert_layout(raw),
     )
     require_setting("text config", "rope_type", rope.get("rope_type") or rope.get("type") or "default", ["default"])
@@ -421,7 +422,7 @@ def build(config: Config, context: BuildContext) -> JoinedModel:
     """The unfilled model of one rank."""
     tower = Tower(config.vision, context.normalisation, context.vision)
     text = TextModel(config.text, config.expert_layout, context.text)
-    return JoinedModel(config, tower, text, context.text)
+    return JoinedModel(config, tower, text, context)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -484,9 +485,10 @@ _RENAMES = (
 )
 
 
-def module_name(name: str, config: Config) -> str | None:
-    """Name of a weight in this file for a checkpoint tensor; None for a copy of the tied embeddings."""
-    return renamed(name, config, _RENAMES)
+def module_name(name: str, config: Config) -> str:
+    """Name of a weight in this file for a checkpoint tensor."""
+    del config
+    return substituted(name, _RENAMES)
 
 
 MODEL = ModelEntry(

@@ -95,7 +95,7 @@ def _sampled(spec: VideoProcessorSpec, io_kwargs: Mapping[str, Any]) -> VideoPro
     if "num_frames" in video:
         return msgspec.structs.replace(spec, num_frames=int(video["num_frames"]))
     if "fps" in video:
-        return msgspec.structs.replace(spec, fps=float(video["fps"]), num_frames=None)
+        return msgspec.structs.replace(spec, fps=float(video["fps"]), rates=(), num_frames=None)
     return spec
 
 

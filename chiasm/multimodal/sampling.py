@@ -25,8 +25,7 @@ def sample_frames(num_frames: int, fps: float, spec: VideoProcessorSpec, param: 
         UserError: if all frames are wanted and there are too many.
     """
     if spec.num_frames is None:
-        by_fps = {"steps": _steps_by_fps, "ends": _ends_by_fps, "seconds": _by_seconds}[spec.sampling]
-        indices = by_fps(num_frames, fps, spec)
+        indices = _BY_RATE[spec.sampling](num_frames, fps, spec)
     elif spec.num_frames < 0:
         indices = range(num_frames)
     elif spec.sampling == "steps":
@@ -81,3 +80,48 @@ def _by_seconds(num_frames: int, fps: float, spec: VideoProcessorSpec) -> Sequen
         indices = [min(last, math.ceil(time * fps)) for time in np.linspace(0, seconds, most)]
     taken = list(dict.fromkeys(indices))
     return taken + taken[-1:] * (len(taken) % 2)
+
+
+def _by_duration(num_frames: int, fps: float, spec: VideoProcessorSpec) -> Sequence[int]:
+    """As GLM-4.6V's: where the clock doesn't give as many frames as a video of that length has, they are spread."""
+    seconds = min(num_frames / fps, spec.max_seconds)
+    rate = next((rate for limit, rate in spec.rates if seconds <= limit), spec.fps)
+    multiple = spec.patches.temporal_patch_size
+    most = _most_by_fps(spec) // multiple * multiple
+    count = max(1, min(int(seconds * rate), most))
+    first, last = 0, num_frames - 1
+    if num_frames >= count:
+        indices = _on_clock(num_frames, fps, rate, count + 1)
+        if len(indices) < count:
+            first, last = indices[0], indices[-1]
+    else:
+        indices = []
+    if len(indices) != count:
+        indices = np.linspace(first, last, count, dtype=int).tolist()
+    taken = list(dict.fromkeys(indices))
+    return taken + taken[-1:] * (len(taken) % multiple and len(taken) < spec.max_frames)
+
+
+def _on_clock(num_frames: int, fps: float, rate: float, most: int) -> list[int]:
+    """For each tick the next frame that is not before it, up to the last whole second.
+
+    Times are rounded as Hugging Face rounds them: that decides on frames which are at a tick.
+    """
+    frame_seconds, whole_seconds = 1 / fps, int(num_frames / fps)
+    indices: list[int] = []
+    index, time = 0, 0.0
+    while len(indices) < most:
+        index = max(index, math.floor(time / frame_seconds) - 1)
+        while index * frame_seconds < time:
+            index += 1
+        if index >= num_frames:
+            break
+        indices.append(index)
+        index += 1
+        time += 1 / rate
+        if time >= whole_seconds:
+            break
+    return indices
+
+
+_BY_RATE = {"steps": _steps_by_fps, "ends": _ends_by_fps, "seconds": _by_seconds, "duration": _by_duration}

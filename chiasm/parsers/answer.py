@@ -55,7 +55,8 @@ class AnswerParser:
         self._is_at_start = True  # of the reasoning, or of the content before or behind calls
         self._num_calls = 0
         self._reader: CallReader | None = None
-        self._held: list[str] = []  # what opened the reader, and what it has been given
+        self._is_tagged = False  # whether a marker opened it
+        self._held: list[str] = []  # that, where it may be text, and what the reader has been given
         self._has_begun = False  # whether that is a call for certain
         # Behind a call in marks: whether one more or the closing mark may follow, or that mark alone.
         self._tag: Literal["none", "repeats", "closes"] = "none"
@@ -109,21 +110,22 @@ class AnswerParser:
             self._events += self._forced.feed(self._buffer)
             self._buffer = ""
             return False
-        marker = self._show_up_to(self._calls.openers if self._calls else ())
+        marker = self._show_up_to(self._calls.markers_in_text if self._calls else ())
         if marker:
-            self._open(marker)
+            self._open_or_close(marker)
         return bool(marker)
 
     def _go_on_reasoning(self, marks: ReasoningFormat | None) -> bool:
         assert marks is not None
-        marker = self._show_up_to((marks.start, marks.end, *(self._calls.openers if self._calls else ())))
+        markers = self._calls.markers_in_text if self._calls else ()
+        marker = self._show_up_to((marks.start, marks.end, *markers))
         if marker == marks.end:
             self._enter("content")
         elif marker == marks.start:
             if not self._is_at_start:  # at the start the model repeats what the template has written
                 self._show(marker)
         elif marker:
-            self._open(marker)
+            self._open_or_close(marker)
         return bool(marker)
 
     def _begin_content(self) -> bool:
@@ -139,15 +141,15 @@ class AnswerParser:
             self._is_at_start = False
             return True
         marks = (self._reasoning.start, self._reasoning.end) if self._reasoning else ()
-        closers = self._calls.closers if self._calls and self._num_calls else ()
+        closers = self._calls.closers if self._calls and (self._num_calls or self._calls.drops_markers) else ()
         found = find_marker(rest, (*marks, *closers))
         if not rest or (not found.marker and found.start == 0):
             return False
         if found.marker and found.start == 0:
             self._buffer = rest[len(found.marker) :]
             self._enter("reasoning" if found.marker in marks[:1] else "content")
-        elif self._calls and rest[0] == self._calls.bare:
-            self._open("")
+        elif self._calls and rest[0] in self._calls.bare:
+            self._open("", is_tagged=False)
         else:
             self._is_at_start = False
         return True
@@ -160,12 +162,20 @@ class AnswerParser:
         self._space = ""
         self._drops_space = self._is_at_start = True
 
-    def _open(self, opener: str) -> None:
+    def _open_or_close(self, marker: str) -> None:
+        """Go on behind a marker of calls in the midst of a text."""
+        assert self._calls is not None
+        if marker in self._calls.closers:
+            self._enter(self._mode)
+        else:
+            self._open("" if self._calls.drops_markers else marker, is_tagged=True)
+
+    def _open(self, held: str, *, is_tagged: bool) -> None:
         """Begin to read a call. What is held of white space is text again if it turns out to be none."""
         assert self._calls is not None
         self._is_at_start = False
         self._reader = self._calls.reader(self._tools)
-        self._held = [opener]
+        self._is_tagged, self._held = is_tagged, [held]
         self._has_begun = False
 
     def _read(self, reader: CallReader) -> bool:
@@ -176,7 +186,7 @@ class AnswerParser:
             self._call(part)
         if reading.state == "open":
             return False
-        is_in_tag = self._tag != "none" or self._held[0] != ""
+        is_in_tag = self._tag != "none" or self._is_tagged
         text = "".join(self._held)
         end = len(text) - reading.num_rest
         self._reader, self._held, self._has_begun = None, [], False
@@ -198,9 +208,9 @@ class AnswerParser:
         assert calls is not None
         rest = self._buffer.lstrip(string.whitespace + ",;")
         space = self._buffer[: len(self._buffer) - len(rest)]
-        if self._tag == "repeats" and rest[:1] == calls.again != "" and len(space) <= _MAX_SKIPPED:
+        if self._tag == "repeats" and rest and rest[0] in calls.again and len(space) <= _MAX_SKIPPED:
             self._buffer = rest
-            self._open(space)
+            self._open(space, is_tagged=True)
             return True
         marks = (self._reasoning.start, self._reasoning.end) if self._reasoning else ()
         found = find_marker(self._buffer, (*calls.closers, *calls.openers, *marks))

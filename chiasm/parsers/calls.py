@@ -77,12 +77,14 @@ class CallFormat:
 
     Attributes:
         openers: markers that begin a call wherever they stand.
-        bare: a character that may begin one at the start of an answer; "" if none does.
-        again: a character that begins one more behind a call whose opener has not been closed; "" if none does.
+        bare: characters that may begin one at the start of an answer.
+        again: characters that begin one more behind a call whose opener has not been closed.
         closers: markers that are dropped where they follow a call, and what stands before one that closes an opener.
         separators: characters that are dropped between two calls, beside white space.
         frame: around calls that are JSON, where a grammar can make them; None where it can't.
         reader: makes a reader for the text behind an opener, or from a bare character on.
+        drops_markers: whether its markers are never text, also where they are not around a call; behind a closer a
+            call may begin as at the start of an answer.
     """
 
     openers: tuple[str, ...]
@@ -92,11 +94,17 @@ class CallFormat:
     separators: str
     reader: Callable[[Tools], CallReader]
     frame: CallFrame | None = None
+    drops_markers: bool = False
 
     @property
     def markers(self) -> tuple[str, ...]:
         """All of its markers."""
         return (*self.openers, *self.closers)
+
+    @property
+    def markers_in_text(self) -> tuple[str, ...]:
+        """Those that mean something wherever they stand."""
+        return self.markers if self.drops_markers else self.openers
 
 
 class _Written(msgspec.Struct):

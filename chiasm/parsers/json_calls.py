@@ -18,7 +18,7 @@ _HEAD = re.compile(
 _MAX_HEAD = 512  # characters; a longer one is read, too, but only once it is whole
 
 
-class _Reader:
+class ObjectReader:
     """Reads an object; a call is whole with its last brace, whatever follows.
 
     With the name before the arguments, these are known to be arguments as they come.
@@ -79,7 +79,7 @@ class _Reader:
         return Reading() if end is None else Reading((), "done", len(text) - end)
 
 
-# Qwen2.5-VL's and Qwen3-VL's templates ask for <tool_call>{"name": "f", "arguments": {...}}</tool_call>, with line
+# Qwen3-VL's templates ask for <tool_call>{"name": "f", "arguments": {...}}</tool_call>, with line
 # breaks inside, once for each call. The tags say that it is a call, whatever its name.
 HERMES = CallFormat(
     openers=("<tool_call>",),
@@ -87,7 +87,7 @@ HERMES = CallFormat(
     again="{",
     closers=("</tool_call>",),
     separators="",
-    reader=lambda _tools: _Reader(None),
+    reader=lambda _tools: ObjectReader(None),
     frame=CallFrame("<tool_call>\n", "arguments", "\n</tool_call>", "\n"),
 )
 
@@ -99,6 +99,6 @@ LLAMA3_JSON = CallFormat(
     again="",
     closers=(),
     separators=";",
-    reader=lambda tools: _Reader(tools.keys()),
+    reader=lambda tools: ObjectReader(tools.keys()),
     frame=CallFrame("", "parameters", "", "; "),
 )

@@ -265,20 +265,25 @@ class VideoProcessorSpec(msgspec.Struct, frozen=True, tag=True):
         max_clip_pixels: for "frame": most pixels of all slices together, a slice counted as one frame, as far as the
             least area of a frame allows; 0 for no such limit.
         sampling: how frames are spread: "steps" takes the first of each of equal steps, "ends" takes both the first
-            and the last frame, "seconds" takes those on a clock of ``fps``.
+            and the last frame, "seconds" takes those on a clock of ``fps``, "duration" those on a clock that
+            is slower in longer videos.
         fps: frames taken for each second, if ``num_frames`` is None.
+        rates: for "duration": (seconds, frames taken for each), in order of the seconds that a video may have for
+            that; without them it is ``fps`` for all.
         num_frames: frames taken of a video, or all of them if it has fewer; -1 takes all.
         min_frames: fewest frames taken by ``fps``, as far as the video has them.
         max_frames_by_fps: most frames taken by ``fps``, where frames are not on a clock.
         max_frames: most frames taken in any way; more are refused.
-        max_seconds: for "seconds": longer videos are sampled as if they were as long as this.
+        max_seconds: for "seconds" and "duration": of longer videos no more frames are taken than of one as long as
+            this.
     """
 
     patches: PatchProcessorSpec
     area: Literal["frame", "clip"] = "frame"
     max_clip_pixels: int = 0
-    sampling: Literal["steps", "ends", "seconds"] = "steps"
+    sampling: Literal["steps", "ends", "seconds", "duration"] = "steps"
     fps: float = 2.0
+    rates: tuple[tuple[float, float], ...] = ()
     num_frames: int | None = None
     min_frames: int = 4
     max_frames_by_fps: int = 768

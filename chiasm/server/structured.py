@@ -102,8 +102,8 @@ def answer_form(
     assert tools.schemas is not None
     if calls is None or calls.frame is None or not (asked.json is not None or asked.json_object):
         message = (
-            f"{asked.param} beside tools must be JSON, on a server whose tool_call_parser is hermes or llama3_json, "
-            "unless tool_choice is none or demands a call."
+            f"{asked.param} beside tools must be JSON, on a server whose tool_call_parser is hermes, llama3_json or "
+            "llama4_json, unless tool_choice is none or demands a call."
         )
         raise UserError(message, param=asked.param)
     schema = {"type": "object"} if asked.json is None else msgspec.json.decode(asked.json)

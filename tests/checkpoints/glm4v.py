@@ -48,6 +48,12 @@ GLM_IMAGE_PROCESSOR = {
     "size": {"shortest_edge": 12544, "longest_edge": 602112},
 }
 
+GLM46V_IMAGE_PROCESSOR = {
+    **GLM_IMAGE_PROCESSOR,
+    "image_processor_type": "Glm46VImageProcessor",
+    "processor_class": "Glm46VProcessor",
+}
+
 
 GLM_CLASSES: dict[str, tuple[Any, Any]] = {
     "glm4v": (Glm4vConfig, Glm4vForConditionalGeneration),
@@ -133,8 +139,12 @@ def save_glm4v(
     *,
     has_experts: bool = False,
     changes: Mapping[str, Any] = {},
+    processor: Mapping[str, Any] = GLM_IMAGE_PROCESSOR,
 ) -> SavedModel:
-    """Write a small random GLM-4.1V or GLM-4.5V checkpoint; transformers 5 can keep experts in one tensor."""
+    """Write a small random GLM-4.1V or GLM-4.5V checkpoint; transformers 5 can keep experts in one tensor.
+
+    With ``GLM46V_IMAGE_PROCESSOR`` it is a GLM-4.6V-Flash or a GLM-4.6V.
+    """
     tokenizer = make_tokenizer(GLM_SPECIAL_TOKENS)
     raw = merged(glm4v_config(tokenizer, has_experts=has_experts), changes)
     kind, model = GLM_CLASSES[raw["model_type"]]
@@ -147,7 +157,7 @@ def save_glm4v(
     if names == "hub":
         write_json(folder / "config.json", raw)
     write_json(folder / "generation_config.json", {"eos_token_id": raw["text_config"]["eos_token_id"]})
-    write_json(folder / "preprocessor_config.json", GLM_IMAGE_PROCESSOR)
+    write_json(folder / "preprocessor_config.json", dict(processor))
     save_tokenizer(
         folder,
         tokenizer,

@@ -36,6 +36,10 @@ def _glm_slice(num_tokens: int, first: float, last: float) -> str:
     return f"<|begin_of_image|>{'<|image|>' * num_tokens}<|end_of_image|>{int(first)}"
 
 
+def _glm46_slice(num_tokens: int, first: float, last: float) -> str:
+    return f"<|begin_of_image|>{'<|image|>' * num_tokens}<|end_of_image|>{first:.1f} seconds"
+
+
 # What Hugging Face's processors write for a slice of so many tokens whose frames are shown at these times.
 _SLICES: dict[str, Callable[[int, float, float], str]] = {
     "qwen2_5_vl": lambda num_tokens, first, last: "<|video_pad|>" * num_tokens,
@@ -69,6 +73,9 @@ class PatchInputs:
         start, end = tokenizer.convert_ids_to_tokens(list(self._facts.media_token_ids[:2]))
         self.image = f"{start}{self._placeholder}{end}"
         settings = read_image_processor_config(checkpoint.folder)
+        self._write_slice = _SLICES[self._facts.model_type]
+        if settings["image_processor_type"] == "Glm46VImageProcessor":
+            self._write_slice = _glm46_slice
         self._mean, self._std = (np.array(settings[key])[:, None] for key in ("image_mean", "image_std"))
 
     def __call__(self, prompt: str, images: Sequence[Image.Image], videos: Sequence[Frames]) -> dict[str, Any]:
@@ -93,10 +100,9 @@ class PatchInputs:
 
     def _clip(self, grid: Grid, video: Frames) -> str:
         """What a video's placeholder becomes."""
-        write = _SLICES[self._facts.model_type]
         seconds = [*video.seconds, *video.seconds[-1:]] or [0.0] * (2 * grid[0])
         times = [seconds[2 * index : 2 * index + 2] for index in range(grid[0])]
-        return "".join(write(_num_tokens(grid) // grid[0], *each) for each in times)
+        return "".join(self._write_slice(_num_tokens(grid) // grid[0], *each) for each in times)
 
     def _token_types(self, ids: Tensor) -> Tensor:
         """0 for text, 1 for images, 2 for videos."""

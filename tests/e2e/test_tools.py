@@ -18,7 +18,11 @@ from tests.checkpoints.common import CHAT_TEMPLATE, SavedModel
 from tests.e2e.servers import Server, data_url, image_message
 from tests.e2e.test_readme import QUICKSTART, block, run
 
-TEMPLATE = "{% for tool in tools or [] %}<tools>{{ tool | tojson }}</tools>\n{% endfor %}" + CHAT_TEMPLATE
+TEMPLATE = (
+    "{% for tool in tools or [] %}<tools>{{ tool | tojson }}</tools>\n{% endfor %}"
+    "{% for m in messages %}{% for call in m.tool_calls or [] %}<call>{{ call | tojson }}</call>\n{% endfor %}"
+    "{% endfor %}"
+) + CHAT_TEMPLATE
 PAINT: dict[str, Any] = {
     "type": "function",
     "function": {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from PIL import Image
 from chiasm import LLM, SamplingParams
 from chiasm.errors import UserError
 from tests.checkpoints.common import SavedModel
-from tests.checkpoints.glm4v import save_glm4v
+from tests.checkpoints.glm4v import GLM46V_IMAGE_PROCESSOR, save_glm4v
 from tests.checkpoints.qwen2 import save_qwen2_vl
 from tests.checkpoints.qwen3_vl import save_qwen3_vl
 from tests.e2e.patch_inputs import Frames
@@ -31,6 +32,7 @@ CLIP = encode_video(make_frames(40, 60, 90), fps=10)
 TAKEN = np.stack(decode_all(CLIP)[::5])  # two in a second
 VIDEO = "<|vision_start|><|video_pad|><|vision_end|>"
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+SIX_A_SECOND = [index for second in (0, 10, 20, 30) for index in (second + tick for tick in (0, 2, 4, 5, 7, 9))]
 
 
 class Case:
@@ -122,14 +124,23 @@ def test_what_is_refused(llm: LLM, data: dict[str, Any], io: dict[str, Any], wor
     assert len(tokens(llm, "still there")) == 1
 
 
-@pytest.mark.parametrize("family", ["qwen3_vl", "glm4v"])
+TIMED: dict[str, tuple[Callable[[Path], SavedModel], Sequence[int]]] = {
+    # How a small checkpoint is made, and which frames of the clip are taken.
+    "qwen3_vl": (lambda folder: save_qwen3_vl(folder, has_experts=False), [0, 6, 11, 17, 22, 28, 33, 39]),
+    "glm4v": (save_glm4v, range(0, 40, 5)),
+    "glm-4.6v-flash": (partial(save_glm4v, processor=GLM46V_IMAGE_PROCESSOR), SIX_A_SECOND),
+    "glm-4.6v": (partial(save_glm4v, processor=GLM46V_IMAGE_PROCESSOR, has_experts=True), SIX_A_SECOND),
+}
+
+
+@pytest.mark.parametrize("family", TIMED)
 def test_prompts_with_times_equal_hugging_face(family: str, tmp_path: Path) -> None:
     """Of families whose slices stand apart; Hugging Face's GLM-4V can't have pictures beside videos."""
-    is_glm = family == "glm4v"
-    saved = save_glm4v(tmp_path) if is_glm else save_qwen3_vl(tmp_path, has_experts=False)
+    is_glm = family.startswith("glm")
+    save, taken = TIMED[family]
+    saved = save(tmp_path)
     video = "<|begin_of_video|><|video|><|end_of_video|>" if is_glm else VIDEO
     odd, pictures = make_frames(5, 70, 40, 1), [] if is_glm else [photograph("chelsea.png", (100, 80))]
-    taken = range(0, 40, 5) if is_glm else np.linspace(0, 39, 8).round().astype(int)
     decoded = decode_all(CLIP)
     clip = Frames(np.stack([decoded[index] for index in taken]), 2.0, [index / 10 for index in taken])
     frames = Frames(odd, 24.0, [index / 24 for index in range(5)])

@@ -29,7 +29,7 @@ from chiasm.errors import UserError
 from chiasm.models.loader import LoadedModel, load_model, weight_bytes
 from chiasm.models.registry import open_checkpoint
 from chiasm.schema.wire import Growth, RankInfo, RankMemory, StepMemory
-from tests.checkpoints.common import SavedModel
+from tests.checkpoints.common import Layout, SavedModel
 from tests.checkpoints.glm4v import save_glm4v
 from tests.checkpoints.llama4 import save_llama4
 from tests.checkpoints.mllama import save_mllama
@@ -200,7 +200,8 @@ def test_bytes_of_weights(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="nothing is packed without oneDNN")
 def test_a_packed_copy_of_tied_embeddings_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = open_checkpoint(save_qwen2_5_vl(tmp_path / "tied", tied=True).folder)
+    layout = Layout(has_lm_head=False)
+    checkpoint = open_checkpoint(save_qwen2_5_vl(tmp_path / "tied", layout, tied=True).folder)
 
     def told(device: str) -> int:
         groups = {"text_group": SOLO, "vision_group": SOLO}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chiasm.errors import UserError
-from chiasm.models.glm4v import MODEL, MoeTextConfig, module_name, parse_config
+from chiasm.models.glm4v import MODEL, MoeTextConfig, module_name, parse_config, read_video
 from chiasm.schema.facts import EncoderShape
 from tests.checkpoints.common import make_tokenizer
 from tests.checkpoints.glm4v import GLM_CLASSES, GLM_IMAGE_PROCESSOR, GLM_SPECIAL_TOKENS, glm4v_config
@@ -97,6 +97,28 @@ def test_facts_of_a_checkpoint() -> None:
         merge_size=2,
         outer_flops=2 * (64 * (1176 + 128) + 128 * (128 + 3 * 90) // 4),
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_new"),
+    [
+        ({"image_processor_type": "Glm46VImageProcessor"}, True),
+        ({"image_processor_type": "Glm46VImageProcessorFast"}, True),
+        ({"video_processor_type": "Glm46VVideoProcessor"}, True),
+        ({"video_processor_type": "Glm4vVideoProcessor", "image_processor_type": "Glm46VImageProcessor"}, False),
+        ({"image_processor_type": "Glm4vImageProcessor"}, False),
+        ({"image_processor_type": None}, False),
+        ({}, False),
+    ],
+)
+@pytest.mark.parametrize("has_experts", [False, True])
+def test_the_processors_name_tells_how_videos_are_taken(
+    settings: dict[str, Any], is_new: bool, has_experts: bool
+) -> None:
+    video = read_video(parse_config(glm4v_config(TOKENIZER, has_experts=has_experts)), settings)
+    assert video.slices is not None
+    assert video.slices.after[1:] == (("{seconds:.1f} seconds",) if is_new else ("{whole_seconds}",))
+    assert video.processor.sampling == ("duration" if is_new else "seconds")
 
 
 def test_layers_that_guess_at_further_tokens_are_left_out() -> None:

@@ -89,7 +89,6 @@ def test_an_early_checkpoint_tells_of_temperatures_with_a_number() -> None:
 @pytest.mark.parametrize(
     ("where", "changes", "match"),
     [
-        ("config", {"tie_word_embeddings": True}, "tie_word_embeddings=True .* only False"),
         ("text_config", {"hidden_act": "gelu"}, "hidden_act='gelu' .* only 'silu'"),
         ("text_config", {"attention_bias": True}, "attention_bias=True .* only False"),
         ("text_config", {"rope_scaling": {"rope_type": "yarn"}}, "rope_type='yarn' .* only 'default' or 'llama3'"),

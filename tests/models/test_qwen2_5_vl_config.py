@@ -57,15 +57,8 @@ def test_null_means_missing() -> None:
     raw = {**FLAT, "num_key_value_heads": None, "tie_word_embeddings": None, "rms_norm_eps": None}
     config = parse_config(raw)
     assert config.text.num_key_value_heads == 8
-    assert not config.joined.tie_word_embeddings
+    assert config.tying.setting is False
     assert config.text.rms_norm_eps == 1e-5
-
-
-@pytest.mark.parametrize("where", ["top", "text_config"])
-def test_tied_embeddings_are_found_in_either_place(where: str) -> None:
-    raw = nested(FLAT)
-    (raw if where == "top" else raw["text_config"])["tie_word_embeddings"] = True
-    assert parse_config(raw).joined.tie_word_embeddings
 
 
 @pytest.mark.parametrize(

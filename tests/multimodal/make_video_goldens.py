@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 from transformers.models.glm4v.video_processing_glm4v import Glm4vVideoProcessor
+from transformers.models.glm46v.video_processing_glm46v import Glm46VVideoProcessor
 from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
 from transformers.video_utils import VideoMetadata
-from videos import SAMPLINGS, SIZE_CASES, make_frames
+from videos import DURATIONS, SAMPLINGS, SIZE_CASES, make_frames
 
 FAMILIES = {"steps": Qwen2VLVideoProcessor, "ends": Qwen3VLVideoProcessor, "seconds": Glm4vVideoProcessor}
 
@@ -48,6 +49,13 @@ def indices(sampling, total, fps, asked):
     return np.asarray(processor.sample_frames(metadata, **asked)).tolist()
 
 
+def _by_duration(total, fps):
+    """How many frames, and which by their digest."""
+    metadata = VideoMetadata(total_num_frames=total, fps=fps, duration=total / fps)
+    taken = Glm46VVideoProcessor().sample_frames(metadata).tolist()
+    return [len(taken), hashlib.sha256(repr(taken).encode()).hexdigest()[:16]]
+
+
 def main():
     """Write the file."""
     goldens = {"frame": {}, "clip": {}, "indices": {}}
@@ -62,6 +70,7 @@ def main():
         goldens["indices"][sampling] = [
             hashlib.sha256(repr(own).encode()).hexdigest() if own and len(own) > 40 else own for own in taken
         ]
+    goldens["indices"]["duration"] = [_by_duration(*case) for case in DURATIONS]
     path = Path(__file__).with_name("video_goldens.json")
     text = json.dumps(goldens).replace('}, "', '},\n"').replace("], [", "],\n[")
     path.write_text(text + "\n", encoding="utf-8")

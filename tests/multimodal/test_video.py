@@ -13,8 +13,9 @@ import pytest
 
 from chiasm.config.engine import MediaConfig
 from chiasm.errors import UserError
+from chiasm.models import glm4v
 from chiasm.models.blocks import read_video_processor
-from chiasm.multimodal.bounds import server_video_spec
+from chiasm.multimodal.bounds import request_video_spec, server_video_spec
 from chiasm.multimodal.decode_video import VideoLimits, open_clip
 from chiasm.multimodal.in_memory import video_source_of_object
 from chiasm.multimodal.pixels import read_rows
@@ -23,6 +24,7 @@ from chiasm.multimodal.sampling import sample_frames
 from chiasm.schema.media import FrameTimes, VideoProcessorSpec
 from tests.multimodal.specs import QWEN
 from tests.multimodal.videos import (
+    DURATIONS,
     ENCODINGS,
     SAMPLINGS,
     SIZE_CASES,
@@ -31,6 +33,7 @@ from tests.multimodal.videos import (
     encode_video,
     make_frames,
 )
+from tests.published.glm import GLM, GLM_PROCESSOR
 
 GOLDENS = json.loads(Path(__file__).with_name("video_goldens.json").read_text(encoding="utf-8"))
 LIMITS = VideoLimits(max_pixels=1_000_000, max_seconds=60.0)
@@ -151,6 +154,46 @@ def test_frames_taken_equal_hugging_face(sampling: str, number: int) -> None:
     spec = VideoProcessorSpec(QWEN, sampling=sampling, **asked)  # type: ignore[arg-type]
     taken = list(sample_frames(total, fps, spec).indices)
     assert (hashlib.sha256(repr(taken).encode()).hexdigest() if len(taken) > 40 else taken) == golden
+
+
+GLM_4_6 = glm4v.read_video(
+    glm4v.parse_config(GLM["GLM-4.6V"]), {**GLM_PROCESSOR, "image_processor_type": "Glm46VImageProcessor"}
+).processor
+
+
+@pytest.mark.parametrize("number", range(len(DURATIONS)))
+def test_frames_taken_by_duration_equal_hugging_face(number: int) -> None:
+    count, digest = GOLDENS["indices"]["duration"][number]
+    taken = list(sample_frames(*DURATIONS[number], GLM_4_6).indices)
+    if count == 0:  # Hugging Face's processor takes none of a video that is shorter than its clock's first tick
+        assert taken == [0, 0]
+        return
+    assert (len(taken), hashlib.sha256(repr(taken).encode()).hexdigest()[:16]) == (count, digest)
+
+
+def test_a_video_of_ten_seconds_has_thirty_slices() -> None:
+    assert len(sample_frames(300, 30.0, GLM_4_6).indices) == 60
+
+
+@pytest.mark.parametrize(("most", "taken"), [(768, 640), (100, 100), (9, 8), (1, 1)])
+def test_frames_taken_by_duration_are_limited(most: int, taken: int) -> None:
+    for frames in (300 * 30, 3000 * 30):
+        spec = server_video_spec(GLM_4_6, MediaConfig(max_video_frames=most))
+        assert len(sample_frames(frames, 30.0, spec).indices) == min(taken, 600 if frames == 9000 else 640)
+
+
+@pytest.mark.parametrize(("fps", "taken"), [(1, 10), (2, 20), (30, 300), (100, 300)])
+def test_a_rate_that_is_asked_for_goes_before_that_of_a_duration(fps: int, taken: int) -> None:
+    settings = MediaConfig(media_io_kwargs={"video": {"fps": fps}})
+    assert len(sample_frames(300, 30.0, server_video_spec(GLM_4_6, settings)).indices) == taken
+    assert len(sample_frames(300, 30.0, request_video_spec(GLM_4_6, {}, {"video": {"fps": fps}})).indices) == taken
+
+
+def test_settings_that_transformers_writes_for_glm_4_6_change_nothing() -> None:
+    """Its processor has them and doesn't read them."""
+    written = {"fps": 2, "num_frames": 16, "max_duration": 300, "video_processor_type": "Glm46VVideoProcessor"}
+    again = glm4v.read_video(glm4v.parse_config(GLM["GLM-4.6V"]), {**GLM_PROCESSOR, **written})
+    assert again.processor == GLM_4_6
 
 
 def test_all_frames_up_to_the_limit() -> None:

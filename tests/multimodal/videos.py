@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -98,6 +99,20 @@ SIZE_CASES = (
     SizeCase("small limits", 5, 111, 87, 3136, 12544),
     SizeCase("pressed by the clip's limit", 6, 300, 400, 3136, 10**6, 400),
 )
+
+
+def _durations() -> list[tuple[int, float]]:
+    """Frames and frames a second of videos of all lengths, on both sides of where rates change."""
+    draw = random.Random(0)
+    cases = [(300, 30.0), (900, 30.0), (901, 30.0), (9000, 30.0), (9001, 30.0), (72_000, 30.0), (90_000, 25.0)]
+    cases += [(100, 1.0), (40, 0.5), (10, 2.0), (1, 30.0), (3, 30.0), (29, 30.0), (31, 30.0), (1_000_000, 120.0)]
+    for seconds in (1, 3, 30, 40, 300, 400, 2400, 4000):
+        for fps in (0.2, 1.0, 10.0, 12.5, 23.976, 24.0, 25.0, 29.97, 50.0, 59.94, draw.uniform(1, 120)):
+            cases.append((max(1, int(fps * draw.uniform(0, seconds))), fps))
+    return cases
+
+
+DURATIONS = _durations()
 
 SAMPLINGS = (
     # frames, frames a second, and what is asked for

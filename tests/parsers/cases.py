@@ -169,6 +169,74 @@ _LLAMA4 = {
     "too deep": Case("llama4_pythonic", "[now(a=" + "[" * 50, "[now(a=" + "[" * 50),
 }
 
+_LLAMA4_JSON = {
+    "as the template asks for it": Case(
+        "llama4_json",
+        '{"name": "get_weather", "parameters": {"city": "Zürich", "days": 3}}',
+        made=[("get_weather", {"city": "Zürich", "days": 3})],
+    ),
+    "within tags": Case(
+        "llama4_json",
+        '<|python_start|>{"name": "now", "parameters": {}}<|python_end|>',
+        made=[("now", {})],
+    ),
+    "behind empty tags, as the template writes earlier calls": Case(
+        "llama4_json",
+        '<|python_start|><|python_end|>{"name": "now", "parameters": {}}',
+        made=[("now", {})],
+    ),
+    "behind words in tags": Case(
+        "llama4_json",
+        '<|python_start|>Let me look.<|python_end|>{"name": "now", "parameters": {}}{"name": "get_weather", '
+        '"parameters": {"city": "<|"}}',
+        "Let me look.",
+        [("now", {}), ("get_weather", {"city": "<|"})],
+    ),
+    "several within tags, and words behind them": Case(
+        "llama4_json",
+        '<|python_start|>{"name": "now", "parameters": {}}\n{"name": "now", "parameters": {"a": 1}};\n'
+        "<|python_end|>\nOk.",
+        "Ok.",
+        [("now", {}), ("now", {"a": 1})],
+    ),
+    "several, parted in all ways": Case(
+        "llama4_json",
+        '{"name": "now"}{"name": "now", "arguments": {}}\n{"name": "now"}; {"name": "now"}, {"name": "now"}',
+        made=[("now", {})] * 5,
+    ),
+    "a list of objects": Case(
+        "llama4_json",
+        '[{"name": "now", "parameters": {}}, {"name": "get_weather", "parameters": {"city": "it\'s [("}}]',
+        made=[("now", {}), ("get_weather", {"city": "it's [("})],
+    ),
+    "a list of objects within tags": Case(
+        "llama4_json", '<|python_start|>[ {"name": "now"} ]<|python_end|>', made=[("now", {})]
+    ),
+    "both notations": Case(
+        "llama4_json",
+        '<|python_start|>[now()]<|python_end|>\n{"name": "now", "parameters": {}}',
+        made=[("now", {})] * 2,
+    ),
+    "with a type, and the arguments first": Case(
+        "llama4_json",
+        '{"type": "function", "name": "now", "parameters": {}}{"parameters": {"a": 1}, "name": "now"}',
+        made=[("now", {}), ("now", {"a": 1})],
+    ),
+    "an answer in JSON": Case("llama4_json", '\n{"name": "Bob", "age": {}} ', '\n{"name": "Bob", "age": {}} '),
+    "a list in JSON": Case("llama4_json", '[{"name": "Bob"}]', '[{"name": "Bob"}]'),
+    "a list with something else": Case("llama4_json", '[{"name": "now"}, 5]', '[{"name": "now"}, 5]'),
+    "a list that is no JSON": Case("llama4_json", '[{"name": now}]', '[{"name": now}]'),
+    "JSON within words": Case("llama4_json", 'So: {"name": "now"}', 'So: {"name": "now"}'),
+    "cut short": Case("llama4_json", '{"name": "now", "par', '{"name": "now", "par'),
+}
+# The tags are no text, whatever is in them.
+_LLAMA4_TAGS = {
+    "code": Case("llama4_json", "See <|python_start|>print(1)<|python_end|> there", "See print(1) there"),
+    "cut short": Case("llama4_json", '<|python_start|>{"name": "now", "par', '{"name": "now", "par'),
+    "a tag that closes nothing": Case("llama4_json", "<|python_end|>Hi <|python_end|>", "Hi"),
+    "much space": Case("llama4_json", "<|python_start|>" + " " * 70 + "[now()]", " " * 70 + "[now()]"),
+}
+
 _REASONING = {
     "written by the model": Case(
         None, "\n<think>\nHm, well.\n</think>\n\nYes.\n", "Yes.\n", reasoning="Hm, well.", thinks=True
@@ -275,6 +343,8 @@ CASES = {
         "glm45": _GLM45,
         "llama3": _LLAMA3,
         "llama4": _LLAMA4,
+        "llama4 in JSON": _LLAMA4_JSON,
+        "llama4 in tags": _LLAMA4_TAGS,
         "reasoning": _REASONING,
     }.items()
     for name, case in cases.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ _FRAGMENTS = (
     '{"name": "now", "arguments": {"a": ', '"parameters": ', '"b"}', "}}", "<tool_call>now<arg_key>a</arg_key>",
     "<arg_value>1</arg_value>", "<arg_key>b</arg_key><arg_value>2</arg_value>",
     '{"name": "now"}', "ok " * 90, " " * 260,
+    '{"name": "now", "parameters": {}}', '[{"name": "now"}',
     "[now()]", "[now(", "now", "{", "}", "[", "]", "(", ")", '"', "'", "\\", ";", ",", " ", "\n", "é", "a=1", "|>",
 )  # fmt: skip
 
@@ -70,6 +72,14 @@ def test_what_an_answer_is(name: str, size: int) -> None:
     assert made == case.made
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("llama4")])
+def test_both_parsers_of_llama_4_read_alike(name: str) -> None:
+    """Which of them is given says only how a grammar makes calls."""
+    case = CASES[name]
+    ways = [read(parser(replace(case, calls=calls)), [case.text]) for calls in ("llama4_json", "llama4_pythonic")]
+    assert ways[0] == ways[1]
+
+
 @settings(max_examples=400, deadline=None)
 @given(data=st.data())
 def test_cuts_change_nothing(data: st.DataObject) -> None:
@@ -90,7 +100,20 @@ def test_without_reasoning_and_calls_an_answer_stays_as_it_is(text: str) -> None
     assert content == text
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not (case.made or case.thinks)])
+@pytest.mark.parametrize("calls", [name for name, form in CALL_FORMATS.items() if form.frame])
+def test_calls_that_a_grammar_makes_in_a_models_own_way_are_read(calls: str) -> None:
+    frame = CALL_FORMATS[calls].frame  # type: ignore[index]
+    assert frame
+    call = f'{frame.before}{{"name": "now", "{frame.arguments}": {{"a": 1}}}}{frame.after}'
+    events = read(parser(Case(calls, "")), in_steps(call + frame.between + call, 3))
+    made = CallArguments(0, '{"a": 1}')
+    assert events == [CallStart(0, "now"), made, CallStart(1, "now"), made._replace(number=1)]
+
+
+UNTOUCHED = [name for name, case in CASES.items() if not (case.made or case.thinks or "in tags" in name)]
+
+
+@pytest.mark.parametrize("name", UNTOUCHED)
 def test_nothing_is_lost_where_nothing_is_a_call(name: str) -> None:
     case = CASES[name]
     assert case.content == case.text
@@ -121,6 +144,19 @@ ATTACKS = {
         "<tool_call>f" + "<arg_key>a</arg_key><arg_value>1</arg_value>" * 10_000,
     ],
     "llama3_json": ["{" * 200_000, '{"' * 100_000, ";{" * 100_000],
+    "llama4_json": [
+        "{" * 200_000,
+        '{"' * 100_000,
+        "[{" * 100_000,
+        '[{"a": "' + "a" * 200_000,
+        '[{"name": "now"}' + ', {"name": "now"}' * 20_000,
+        '{"name": "now"}' * 10_000,
+        "<|python_start|>" * 20_000,
+        "<|python_start|><|python_end|>" * 10_000,
+        "<|python_end|>" * 20_000 + "{" * 1000,
+        "<|python_end|>[" * 10_000,
+        ";{" * 100_000,
+    ],
     "llama4_pythonic": [
         "[" * 200_000,
         "[" + "a" * 200_000,
@@ -153,7 +189,10 @@ def steps(calls: str, *pieces: str) -> list[list[Event]]:
     return [*map(made.feed, pieces), made.finish()]
 
 
-@pytest.mark.parametrize(("calls", "opener"), [("hermes", "<tool_call>\n"), ("llama3_json", "")])
+@pytest.mark.parametrize(
+    ("calls", "opener"),
+    [("hermes", "<tool_call>\n"), ("llama3_json", ""), ("llama4_json", ""), ("llama4_json", "<|python_start|>")],
+)
 def test_arguments_in_json_go_out_as_they_come(calls: str, opener: str) -> None:
     assert steps(calls, opener + '{"name": "now", "arguments": ', '{"a"', ": [1, ", '"}"]', "}", "}") == [
         [],

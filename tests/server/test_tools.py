@@ -388,6 +388,38 @@ def test_a_form_beside_tools_needs_calls_in_json() -> None:
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "response_format")
 
 
+LLAMA4 = [
+    '{"name": "now", "parameters": {}}{"name": "get_weather", "parameters": {"city": "Rome"}}',
+    '<|python_start|><|python_end|>{"name": "now"}; {"name": "get_weather", "parameters": {"city": "Rome"}}',
+    '<|python_start|>{"name": "now"}\n{"name": "get_weather", "parameters": {"city": "Rome"}}<|python_end|>',
+    '[now(), get_weather(city="Rome")]',
+]
+
+
+@pytest.mark.parametrize("calls", ["llama4_json", "llama4_pythonic"])
+def test_llama_4_may_write_calls_in_either_way(calls: Any) -> None:
+    with RunningServer(enable_auto_tool_choice=True, tool_call_parser=calls) as server, client_of(server) as client:
+        for text in LLAMA4:
+            for size in (1, 5, 1000):
+                say(server.engine, text, size)
+                fields: dict[str, Any] = {"model": "org/fake-vl", "messages": ASK, "tools": [WEATHER, NOW]}
+                whole = client.chat.completions.create(**fields).choices[0]
+                with client.chat.completions.stream(**fields) as stream:
+                    streamed = stream.until_done().get_final_completion().choices[0]
+                for choice in (whole, streamed):
+                    assert (choice.finish_reason, choice.message.content or "") == ("tool_calls", "")
+                    made = [(c.function.name, json.loads(c.function.arguments)) for c in choice.message.tool_calls]
+                    assert made == [("now", {}), ("get_weather", {"city": "Rome"})]
+
+
+def test_a_form_beside_tools_may_be_that_of_a_llama_4_that_is_asked_for_json() -> None:
+    with RunningServer(enable_auto_tool_choice=True, tool_call_parser="llama4_json") as server:
+        assert server.chat(tools=[NOW], response_format={"type": "json_object"}).status_code == 200
+    with RunningServer(enable_auto_tool_choice=True, tool_call_parser="llama4_pythonic") as server:
+        answer = server.chat(tools=[NOW], response_format={"type": "json_object"})
+        assert "hermes, llama3_json or llama4_json" in answer.json()["error"]["message"]
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"type": "function"}]}, "tools[0]"),
     ({"tools": [7]}, "tools[0]"),

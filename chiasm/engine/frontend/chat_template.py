@@ -20,6 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from chiasm.config.checkpoint import read_json
+from chiasm.engine.frontend.template_probe import TemplateProbe
 from chiasm.errors import UserError, refuse
 
 # Names with a meaning of their own, here or for Hugging Face's renderer.
@@ -28,7 +29,6 @@ _RESERVED = frozenset(
      "continue_final_message", "tokenize", "return_dict", "raise_exception", "strftime_now"}
 )  # fmt: skip
 _MAX_MESSAGE = 300  # characters of what a template says when it refuses
-_PROBE = ("chiasm-probe-one", "chiasm-probe-two")
 
 
 class ChatTemplate:
@@ -40,9 +40,8 @@ class ChatTemplate:
 
     Attributes:
         source: the Jinja text.
-        reads_strings: whether a message's content may be a string.
-        reads_parts: whether a message's content may be a list of parts.
         reads_tools: whether it shows the model what tools there are.
+        probe: finds out what else it reads.
 
     Raises:
         UserError: if it does not compile.
@@ -57,11 +56,7 @@ class ChatTemplate:
             self.reads_tools = "tools" in meta.find_undeclared_variables(environment.parse(source))
         except (jinja2.TemplateError, RecursionError) as error:
             raise UserError(f"the chat template does not compile: {error}", param="chat_template") from error
-        # Many templates read one form only, and print nothing or Python's own notation for the other.
-        reads_strings, reads_parts = self._shows_string(), self._shows_parts()
-        can_tell = reads_strings or reads_parts
-        self.reads_strings = reads_strings or not can_tell
-        self.reads_parts = reads_parts or not can_tell
+        self.probe = TemplateProbe(self.render, source)
 
     def render(
         self,
@@ -101,19 +96,6 @@ class ChatTemplate:
         except Exception as error:  # a template is a foreign program: whatever it raises is about its input
             message = f"the chat template fails on these messages ({type(error).__name__})."
             raise UserError(message, param="messages") from error
-
-    def _shows_string(self) -> bool:
-        return _PROBE[0] in self._try_render(_PROBE[0])
-
-    def _shows_parts(self) -> bool:
-        shown = self._try_render([{"type": "text", "text": text} for text in _PROBE])
-        return all(text in shown and f"'{text}'" not in shown and f'"{text}"' not in shown for text in _PROBE)
-
-    def _try_render(self, content: Any) -> str:
-        try:
-            return self.render([{"role": "user", "content": content}], add_generation_prompt=False, kwargs={})
-        except UserError:
-            return ""
 
 
 def load_chat_template(folder: Path, override: str | None) -> ChatTemplate | None:

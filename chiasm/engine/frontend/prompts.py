@@ -1,11 +1,12 @@
 """Prompts: from text and media to token ids with every placeholder in place.
 
 Media tokens enter a prompt only through the template, once per item, and are then expanded to what the item becomes.
-What a user writes never becomes a special token (see ``literal_text``).
+What a user writes never becomes a special token (see ``literal_text``), but for a switch such as ``/nothink``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -19,6 +20,8 @@ from chiasm.schema.facts import ModelFacts, SliceForm, TileForm
 from chiasm.schema.media import MediaItem, ProcessedItem
 from chiasm.vision.frames import with_readers
 
+# A special token that is there for users to write, as templates expect them to: GLM-4.5's /nothink.
+_SWITCH = re.compile(r"/\w+")
 _MAX_DEPTH = 64  # of lists and dicts in each other, in what a template gets from a user
 
 
@@ -56,7 +59,9 @@ class PromptBuilder:
         self._facts = facts
         media_texts = [tokenizer.token_text(token_id) for token_id in facts.media_token_ids]
         _check_media_tokens(tokenizer, facts.media_token_ids)
-        self._literal = LiteralText([*tokenizer.special_texts, *media_texts])
+        specials = [*tokenizer.special_texts, *media_texts]
+        self._literal = LiteralText(specials)
+        self._users_literal = LiteralText([text for text in specials if not _SWITCH.fullmatch(text)])
         self._media_pattern = any_of(media_texts)
 
     def seal(
@@ -202,19 +207,20 @@ class PromptBuilder:
         if "reasoning" in extra:  # templates know it by either of these names
             extra |= dict.fromkeys(("reasoning_content", "thinking"), extra["reasoning"])
         param = message.content_param
+        literal = self._users_literal if message.role == "user" else self._literal
         parts: list[dict[str, str]] = []
         for index, part in enumerate(message.content):
             if isinstance(part, TextPart):
                 where = param if len(message.content) == 1 else f"{param}[{index}]"
-                parts.append({"type": "text", "text": self._seal_text(part.text, where)})
+                parts.append({"type": "text", "text": self._seal_text(part.text, where, literal)})
             else:
                 parts.append({"type": "video" if isinstance(part, VideoPart) else "image"})
-        return SealedMessage(message.role, parts, param, extra)
+        return SealedMessage(message.role, parts, message.param, param, extra)
 
     def _seal(self, value: Any, param: str, depth: int = 0) -> Any:
         """What a user gives to the template, with seams in its strings; JSON's types only, so that it is inert."""
         if isinstance(value, str):
-            return self._seal_text(value, param)
+            return self._seal_text(value, param, self._literal)
         if value is None or isinstance(value, bool | int | float):
             return value
         if depth == _MAX_DEPTH:
@@ -228,12 +234,12 @@ class PromptBuilder:
             return [self._seal(entry, f"{param}[{index}]", depth + 1) for index, entry in enumerate(value)]
         return refuse(param, type(value).__name__, "made of the types that JSON has")
 
-    def _seal_text(self, text: str, param: str) -> str:
+    def _seal_text(self, text: str, param: str, literal: LiteralText) -> str:
         text = text.replace(END, "").replace(SEAM, "")
         found = self._media_pattern.search(text)
         if found is not None:
             _refuse_media_text(found.group(), param)
-        return self._literal.seal(text)
+        return literal.seal(text)
 
 
 def _slice_time(frame_seconds: Sequence[float], form: SliceForm) -> float:

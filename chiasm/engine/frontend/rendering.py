@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from chiasm.engine.frontend.chat_template import ChatTemplate
+from chiasm.engine.frontend.template_probe import ContentForm
 from chiasm.errors import UserError
 
 # Where the text to go on with ends: a noncharacter, and a space by which a template that trims gives itself away.
@@ -21,14 +22,26 @@ class SealedMessage(msgspec.Struct, frozen=True):
     Attributes:
         role: whose it is.
         parts: of its content, as templates read them.
+        param: the field of the request that holds the message, for errors.
         content_param: the field of the request that holds the content, for errors.
         extra: further fields that a template may read.
     """
 
     role: str
     parts: list[dict[str, str]]
+    param: str
     content_param: str
     extra: dict[str, Any]
+
+    @property
+    def media(self) -> list[str]:
+        """The kinds of its parts that are no text."""
+        return [part["type"] for part in self.parts if part["type"] != "text"]
+
+    @property
+    def is_tool_turn(self) -> bool:
+        """Whether it calls tools, or is the result of one."""
+        return self.role == "tool" or bool(self.extra.get("tool_calls"))
 
 
 class SealedConversation(msgspec.Struct, frozen=True):
@@ -53,13 +66,12 @@ def render_conversation(template: ChatTemplate, conversation: SealedConversation
     """The text of a prompt, for ``PromptBuilder.tokenize``.
 
     Raises:
-        UserError: if the template refuses, takes no tools, or reads no media.
+        UserError: if the template refuses, or leaves out what it was given: tools, calls of tools, media.
     """
-    if conversation.tools and not template.reads_tools:
-        raise UserError("this model's chat template takes no tools; --chat-template can.", param="tools")
+    _check_tools(template, conversation)
     messages = [
-        {**message.extra, "role": message.role, "content": _content(message, template)}
-        for message in conversation.messages
+        {**message.extra, "role": message.role, "content": content}
+        for message, content in zip(conversation.messages, _contents(template, conversation), strict=True)
     ]
     if conversation.continue_final_message:
         _tag_end(messages)
@@ -69,21 +81,86 @@ def render_conversation(template: ChatTemplate, conversation: SealedConversation
         kwargs=conversation.kwargs,
         tools=conversation.tools,
     )
+    _check_tools_shown(text, conversation.tools)
     return _cut_at_end(text) if conversation.continue_final_message else text
 
 
-def _content(message: SealedMessage, template: ChatTemplate) -> str | list[dict[str, str]]:
+_ANOTHER = "--chat-template gives the server one that does"
+
+
+def _check_tools(template: ChatTemplate, conversation: SealedConversation) -> None:
+    """Refuse tools, and turns in which some were called, where nothing of them would reach the model."""
+    if conversation.tools and not template.reads_tools:
+        raise UserError(f"this model's chat template takes no tools; {_ANOTHER}.", param="tools")
+    turns = [message for message in conversation.messages if message.is_tool_turn]
+    if turns and not template.probe.keeps_tool_turns(bool(conversation.tools)):
+        found = "is a result of a tool" if turns[0].role == "tool" else "has calls of tools"
+        reason = "doesn't show those" if template.reads_tools else "takes no tools"
+        raise UserError(
+            f"{turns[0].param} {found}, but this model's chat template {reason}; {_ANOTHER}.", param=turns[0].param
+        )
+
+
+def _check_tools_shown(text: str, tools: Sequence[Any]) -> None:
+    if tools and not any(name in text for name in _tool_names(tools)):
+        raise UserError(
+            "the chat template leaves the tools out of this conversation; some templates show them beside a system "
+            "message only, or not beside images.",
+            param="tools",
+        )
+
+
+def _tool_names(tools: Sequence[Any]) -> list[str]:
+    functions = [tool.get("function", tool) for tool in tools if isinstance(tool, dict)]
+    return [str(function.get("name")) for function in functions if isinstance(function, dict)]
+
+
+def _contents(template: ChatTemplate, conversation: SealedConversation) -> Iterator[str | list[dict[str, str]]]:
+    """The content of each message in a form that the template reads where it stands."""
+    messages = conversation.messages
+    first = 1 if messages and messages[0].role == "system" else 0
+    for index, message in enumerate(messages):
+        form = template.probe.form(message.role)
+        is_list = form.parts and (bool(message.media) or len(message.parts) > 1)
+        if is_list and index == first and message.role == "user" and conversation.tools:
+            form = _form_beside_tools(template, message, conversation.kwargs, has_system=first == 1)
+        yield _content(message, form, template.probe.separator)
+
+
+def _form_beside_tools(
+    template: ChatTemplate, message: SealedMessage, kwargs: Mapping[str, Any], *, has_system: bool
+) -> ContentForm:
+    """Of the first message, into which some templates write the tools: they make one text of it.
+
+    Raises:
+        UserError: if it has media that would be lost.
+    """
+    probe = template.probe
+    if probe.keeps_first_parts(bool(message.media), kwargs, has_system=has_system):
+        return probe.form(message.role)
+    if message.media:
+        param = message.content_param
+        way = probe.way_to_keep_first_media(kwargs, has_system=has_system)
+        raise UserError(
+            f"{param} has {message.media[0]}s, which the chat template leaves out beside tools in a first message; "
+            f"{way}.",
+            param=param,
+        )
+    return ContentForm(strings=True, parts=False)
+
+
+def _content(message: SealedMessage, form: ContentForm, separator: str) -> str | list[dict[str, str]]:
     """One text alone is a string, anything else a list of parts, as far as the template reads both forms."""
     parts = [dict(part) for part in message.parts]
-    media = [part["type"] for part in parts if part["type"] != "text"]
-    if media:
-        if not template.reads_parts:
-            param = message.content_param
-            raise UserError(f"{param} has {media[0]}s, but the chat template reads text only.", param=param)
+    if message.media and not form.parts:
+        param = message.content_param
+        where = "" if message.role == "user" else f" in messages of the role {message.role}"
+        raise UserError(
+            f"{param} has {message.media[0]}s, but the chat template reads text only{where}.", param=param
+        )
+    if message.media or (form.parts and (len(parts) > 1 or not form.strings)):
         return parts
-    if template.reads_parts and (len(parts) > 1 or not template.reads_strings):
-        return parts
-    return "\n".join(part["text"] for part in parts)
+    return separator.join(part["text"] for part in parts)
 
 
 def _tag_end(messages: Sequence[dict[str, Any]]) -> None:

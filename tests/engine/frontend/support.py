@@ -18,8 +18,33 @@ from chiasm.schema.media import PatchProcessorSpec, PixelRef, ProcessedItem, Uni
 from tests.checkpoints.common import CHAT_TEMPLATE
 
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+SHOWN_CALLS = "{% for m in messages %}{{ m.tool_calls | default([]) | tojson }}{% endfor %}"
+"""What makes of a template that drops the calls of earlier answers one that shows them."""
 TAGS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
 SPECIAL_TOKENS = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}  # as the test checkpoint names them
+SYSTEM = {"role": "system", "content": "Be brief."}
+CALL = {
+    "id": "call-1",
+    "type": "function",
+    "function": {"name": "weather", "arguments": {"city": "Zürich <&'\">", "days": [1, 2.5, None, True]}},
+}
+# In the manner of Qwen's and of Llama's templates, which set the name of what they were given.
+TOOL_TEMPLATES = {
+    "qwen": "{%- if tools %}<tools>{% for tool in tools %}\n{{ tool | tojson }}{% endfor %}\n</tools>{% endif %}"
+    "{% for m in messages %}{{ m.content }};{% endfor %}",
+    "llama": "{%- if custom_tools is defined %}{% set tools = custom_tools %}{% endif %}"
+    "{%- if not tools is defined %}{% set tools = none %}{% endif %}"
+    "{%- if tools is not none %}{% for t in tools %}{{ t | tojson(indent=4) }}\n{% endfor %}{% endif %}"
+    "{% for m in messages %}{{ m.content }};{% endfor %}",
+}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Says <b>what</b> it's like in „Zürich“.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
 
 
 def text(value: str) -> dict[str, str]:
@@ -68,6 +93,12 @@ def render(builder: PromptBuilder, messages: Sequence[object], **options: Any) -
     """The rendered prompt of a conversation, with what only ``tokenize`` is to see."""
     defaults = {"add_generation_prompt": True, "continue_final_message": False, "kwargs": {}}
     return builder.render(builder.seal(parse_messages(messages), **{**defaults, **options}))
+
+
+def ours(tokenizer: Tokenizer, source: str, messages: list[dict[str, Any]], **options: Any) -> str:
+    builder = make_builder(tokenizer, source)
+    kwargs = {k: options.pop(k) for k in [*options] if k not in ("add_generation_prompt", "continue_final_message")}
+    return builder.plain_text(render(builder, messages, **{"add_generation_prompt": False, **options}, kwargs=kwargs))
 
 
 def make_item(num_tokens: int, key: str = "unit") -> ProcessedItem:

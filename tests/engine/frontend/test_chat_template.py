@@ -12,17 +12,20 @@ from chiasm.engine.frontend.tokenizer import Tokenizer
 from chiasm.errors import UserError
 from tests.checkpoints.common import CHAT_TEMPLATE, write_json
 from tests.engine.frontend.support import (
+    CALL,
     IMAGE,
     SPECIAL_TOKENS,
+    SYSTEM,
+    TOOL,
+    TOOL_TEMPLATES,
     assistant,
     make_builder,
+    ours,
     refused,
     render,
     text,
     user,
 )
-
-SYSTEM = {"role": "system", "content": "Be brief."}
 
 # In the manner of text models: tools and documents that may be None, a date, alternating roles, trimmed texts, what
 # the model wrote between {% generation %} tags, and its reasoning cut out of earlier answers.
@@ -80,11 +83,6 @@ AGENT = """\
 {{ style | default('plain') | upper }} {{ unknown }} {{ '-' if unknown is not defined else unknown.x }}"""
 
 TEMPLATES = {"qwen": CHAT_TEMPLATE, "alternating": ALTERNATING, "agent": AGENT}
-CALL = {
-    "id": "call-1",
-    "type": "function",
-    "function": {"name": "weather", "arguments": {"city": "Zürich <&'\">", "days": [1, 2.5, None, True]}},
-}
 CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
     "text": [user("  Hello, wörld! 1 < 2 > 0 <| \n")],
     "system": [SYSTEM, user("Hi"), assistant("<think>hm</think>\n\nHello  "), user("Bye\n")],
@@ -104,13 +102,11 @@ def reference(hf: Any, source: str, messages: list[dict[str, Any]], **options: A
     return str(hf.apply_chat_template(messages, chat_template=source, tokenize=False, **options))
 
 
-def ours(tokenizer: Tokenizer, source: str, messages: list[dict[str, Any]], **options: Any) -> str:
-    builder = make_builder(tokenizer, source)
-    kwargs = {k: options.pop(k) for k in [*options] if k not in ("add_generation_prompt", "continue_final_message")}
-    return builder.plain_text(render(builder, messages, **{"add_generation_prompt": False, **options}, kwargs=kwargs))
-
-
-READ_BY = {"qwen": [*CONVERSATIONS], "agent": [*CONVERSATIONS], "alternating": ["text", "system"]}
+READ_BY = {
+    "qwen": [name for name in CONVERSATIONS if name != "tools"],
+    "agent": [*CONVERSATIONS],
+    "alternating": ["text", "system"],
+}
 
 
 @pytest.mark.parametrize(("template", "conversation"), [(t, c) for t, each in READ_BY.items() for c in each])
@@ -206,8 +202,7 @@ def test_images_are_refused_by_a_template_that_reads_text_only(tokenizer: Tokeni
 
 def test_a_template_that_cant_be_tried_gets_both_forms() -> None:
     template = ChatTemplate("{% if messages | length < 2 %}{{ raise_exception('no') }}{% endif %}", {})
-    assert template.reads_strings
-    assert template.reads_parts
+    assert template.probe.form("user") == (True, True)
 
 
 def run(source: str, **kwargs: Any) -> str:
@@ -417,25 +412,6 @@ def test_special_tokens_come_from_the_tokenizers_settings(tmp_path: Path) -> Non
     assert source_of(tmp_path) == "<s>|</s>||"
     put(tmp_path, special_tokens_map__json={"unk_token": {"content": "<unk>"}})  # from before added_tokens_decoder
     assert source_of(tmp_path) == "<s>|</s>|<unk>|"
-
-
-# In the manner of Qwen's and of Llama's templates, which set the name of what they were given.
-TOOL_TEMPLATES = {
-    "qwen": "{%- if tools %}<tools>{% for tool in tools %}\n{{ tool | tojson }}{% endfor %}\n</tools>{% endif %}"
-    "{% for m in messages %}{{ m.content }};{% endfor %}",
-    "llama": "{%- if custom_tools is defined %}{% set tools = custom_tools %}{% endif %}"
-    "{%- if not tools is defined %}{% set tools = none %}{% endif %}"
-    "{%- if tools is not none %}{% for t in tools %}{{ t | tojson(indent=4) }}\n{% endfor %}{% endif %}"
-    "{% for m in messages %}{{ m.content }};{% endfor %}",
-}
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "Says <b>what</b> it's like in „Zürich“.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
 
 
 @pytest.mark.parametrize("tools", [[], [TOOL], [TOOL, {**TOOL, "strict": True}]])

@@ -18,7 +18,7 @@ from chiasm.engine.frontend.template_renderer import TemplateRenderer
 from chiasm.engine.frontend.tokenizer import Tokenizer
 from chiasm.errors import UserError
 from tests.checkpoints.common import CHAT_TEMPLATE
-from tests.engine.frontend.support import IMAGE, SPECIAL_TOKENS, assistant, make_builder, user
+from tests.engine.frontend.support import IMAGE, SHOWN_CALLS, SPECIAL_TOKENS, assistant, make_builder, user
 
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 TEXT_ONLY = "{% for m in messages %}{{ m.content + '' }}{% endfor %}"
@@ -71,7 +71,7 @@ def test_the_text_is_that_of_a_template_of_the_model(tmp_path: Path, tokenizer: 
         sealed(tokenizer, [user("a"), assistant("b ")], continue_final_message=True),
         sealed(tokenizer, [user("a")], tools=[{"type": "function", "function": {"name": "f"}}], kwargs={"x": 1.5}),
     ]
-    source = CHAT_TEMPLATE + "{{ tools | tojson }}{{ x }}"
+    source = CHAT_TEMPLATE + SHOWN_CALLS + "{{ tools | tojson }}{{ x }}"
 
     async def scenario(renderer: TemplateRenderer) -> None:
         assert not workers(), "a server that is given no template has no such process"

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as FastTokenizer
+from transformers import AutoTokenizer
 
 from chiasm.engine.frontend.tokenizer import Tokenizer, load_tokenizer
 from chiasm.errors import UserError
-from tests.checkpoints.common import SPECIAL_TOKENS, edit_json, make_tokenizer
+from tests.checkpoints.common import SPECIAL_TOKENS, edit_json, make_tokenizer, save_tokenizer
 from tests.engine.frontend.support import refused
 
 PAD, IM_END = 400, 402  # the vocabulary has 400 entries, special tokens follow
@@ -169,3 +171,29 @@ def test_code_of_a_checkpoint_is_not_run(own_folder: Path) -> None:
     with refused("model"):
         load_tokenizer(own_folder)
     assert not (own_folder / "sang").exists()
+
+
+@pytest.mark.parametrize("in_file", [True, False])
+@pytest.mark.parametrize(
+    "named_in", ["", "extra_special_tokens", "additional_special_tokens", "added_tokens_decoder"]
+)
+def test_tags_are_special_where_they_are_to_transformers(tmp_path: Path, in_file: bool, named_in: str) -> None:
+    """GLM-4.1V's <answer>: it depends on the tokenizer's flags whether an answer shows it."""
+    fast = make_tokenizer()
+    fast.add_tokens([AddedToken("<answer>", special=in_file, normalized=False)])
+    save_tokenizer(tmp_path, fast, kind="PreTrainedTokenizerFast")
+
+    def name(settings: dict[str, Any]) -> None:
+        if named_in == "added_tokens_decoder":
+            flags = dict.fromkeys(("lstrip", "rstrip", "normalized", "single_word"), False)
+            settings[named_in][str(fast.token_to_id("<answer>"))] = {"content": "<answer>", "special": True, **flags}
+        elif named_in:
+            settings[named_in] = ["<answer>"]
+
+    edit_json(tmp_path / "tokenizer_config.json", name)
+    theirs, ours = AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(tmp_path)
+    ids = ours.encode("so <answer>4")
+    assert ids == theirs("so <answer>4")["input_ids"]
+    shown = ours.decode(ids, skip_special_tokens=True)
+    assert shown == theirs.decode(ids, skip_special_tokens=True)
+    assert ("<answer>" in shown) == (not in_file and named_in != "added_tokens_decoder")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
+from transformers.models.glm46v.processing_glm46v import Glm46VProcessor
+from transformers.video_utils import VideoMetadata
 
 from chiasm.config.engine import EngineConfig, MediaConfig
 from chiasm.engine.frontend.frontend import Frontend, TextFiles
@@ -13,12 +17,14 @@ from chiasm.engine.frontend.messages import parse_messages
 from chiasm.engine.frontend.prompts import PromptBuilder
 from chiasm.engine.frontend.tokenizer import Tokenizer
 from chiasm.llm.inputs import as_prompts
+from chiasm.models import glm4v
 from chiasm.multimodal.bounds import server_video_spec
 from chiasm.schema.chat import ImagePart, TextPart, VideoPart
 from chiasm.schema.facts import ModelFacts, SliceForm, VideoFacts
 from chiasm.schema.media import PatchProcessorSpec, PixelRef, ProcessedItem, Unit, VideoProcessorSpec
 from chiasm.schema.wire import Ready
 from tests.engine.frontend.support import make_facts, make_item, refused, text, token_id, user
+from tests.published.glm import GLM, GLM_BRACKETS, GLM_PROCESSOR
 
 VIDEO = {"type": "video_url", "video_url": {"url": "https://example.com/a.mp4"}}
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
@@ -86,6 +92,24 @@ def test_a_run_for_each_slice(
     ]
     for item in expanded.items:
         assert set(expanded.token_ids[item.offset : item.end]) == {form.token_id}
+
+
+@pytest.mark.parametrize("seconds", [(0.0, 0.17), (9.94, 10.1), (9.96, 10.2), (2399.999, 2400.0)])
+def test_times_of_glm_4_6_are_written_as_its_own_processor_does(seconds: tuple[float, float]) -> None:
+    facts = glm4v.read_video(
+        glm4v.parse_config(GLM["GLM-4.6V"]), {**GLM_PROCESSOR, "image_processor_type": "Glm46VImageProcessor"}
+    )
+    assert facts.slices is not None
+    assert facts.slices.before == (GLM_BRACKETS["image_start_token_id"],)
+    end, written = facts.slices.after
+    assert (end, facts.slices.token_id) == (GLM_BRACKETS["image_end_token_id"], GLM["GLM-4.6V"]["image_token_id"])
+    processor = object.__new__(Glm46VProcessor)
+    processor.image_token, processor.video_processor = "<|image|>", SimpleNamespace(merge_size=2)
+    metadata = VideoMetadata(total_num_frames=100_000, fps=1.0, frames_indices=seconds)
+    inputs = {"video_grid_thw": np.array([[1, 2, 4]]), "video_metadata": [metadata]}
+    theirs = processor.replace_video_token(inputs, 0)
+    ours = f"<|begin_of_image|><|image|><|image|><|end_of_image|>{written}".format(seconds=seconds[0])
+    assert ours == theirs
 
 
 def test_placeholders_and_videos_must_match(tokenizer: Tokenizer) -> None:

@@ -1,22 +1,32 @@
-"""Calls as Llama 4 writes them: the answer is ``[f(a=1, b="x"), g()]`` and nothing else.
+"""Calls as Llama 4 writes them: the answer is calls and nothing else.
 
-``<|python_start|>`` and ``<|python_end|>`` may stand around it. A list of anything else than calls of the request's
-tools is just text. Nothing is evaluated: the values are literals, read here.
+Its published template asks for ``{"name": "f", "parameters": {...}}``, others for ``[f(a=1, b="x"), g()]``. Both are
+read whatever the template, and lists of such objects. Anything else than calls of the request's tools is just text.
+Nothing is evaluated: the values are literals, read here.
+
+``<|python_start|>`` and ``<|python_end|>`` may stand around calls. The template itself writes them around what an
+earlier answer says before its calls, which may be nothing, and models do so after it. They are no text.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Any
 
-from chiasm.parsers.calls import Call, CallFormat, Reading, Tools, whole_calls
+import msgspec
+
+from chiasm.parsers.calls import Call, CallFormat, CallReader, Reading, Tools, decode_call, whole_calls
+from chiasm.parsers.json_calls import ObjectReader
+from chiasm.schema.structured import CallFrame
 
 MAX_DEPTH = 32
 
 # As far as it goes, of the beginning of a list of calls; of limited length, for it is read again with each piece.
-_HEAD = re.compile(r"\s{0,64}(?:\[\s{0,64}(?:[\w.\-]{1,64}\s{0,64}(?:(\())?)?)?")
+_HEAD = re.compile(r"\[\s{0,64}(?:(\{)|[\w.\-]{1,64}\s{0,64}(\()?)?")
+_MAX_SPACE = 64  # characters before a call
 _OUTSIDE = re.compile(r"[()\[\]{}'\"]")
 _TOKEN = re.compile(
     r"\s*(?:(?P<function>[\w.\-]{1,64}+(?=\s*\())|(?P<string>\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')"
@@ -31,6 +41,29 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
 class _Reader:
+    """Reads an object or a list, as the first character tells."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._space = ""
+        self._reader: CallReader | None = None
+
+    def feed(self, text: str) -> Reading:
+        """See ``CallReader``."""
+        if self._reader is None:
+            text = self._space + text
+            rest = text.lstrip()
+            self._space = text[: len(text) - len(rest)]
+            if len(self._space) > _MAX_SPACE or (rest and rest[0] not in "[{"):
+                return Reading(state="text", num_rest=len(rest))
+            if not rest:
+                return Reading()
+            self._reader = _ListReader(self._tools) if rest[0] == "[" else ObjectReader(self._tools.keys())
+            text = rest
+        return self._reader.feed(text)
+
+
+class _ListReader:
     """Follows the brackets up to the last one, each character looked at once."""
 
     def __init__(self, tools: Tools) -> None:
@@ -48,7 +81,7 @@ class _Reader:
             self._head += text
             head = _HEAD.match(self._head)
             assert head is not None
-            self._is_list = head[1] is not None
+            self._is_list = head.lastindex is not None
             if not self._is_list:
                 num_left = len(self._head) - head.end()
                 return Reading(state="text", num_rest=num_left) if num_left else Reading()
@@ -57,10 +90,13 @@ class _Reader:
         self._text.append(text[:end])
         if end is None:
             return Reading()
-        calls = None if self._depth else read_calls("".join(self._text))
+        calls = None if self._depth else self._read("".join(self._text))
         if calls is not None and not all(call.name in self._tools for call in calls):
             calls = None
         return whole_calls(calls, len(text) - end)
+
+    def _read(self, text: str) -> tuple[Call, ...] | None:
+        return read_objects(text, self._tools) if text[1:].lstrip().startswith("{") else read_calls(text)
 
     def _end(self, text: str) -> int | None:
         """Behind the last bracket, or where it gets too deep."""
@@ -95,6 +131,17 @@ class _Reader:
                 self._is_escaped = True
                 break
         return position
+
+
+def read_objects(text: str, known: Collection[str]) -> tuple[Call, ...] | None:
+    """The calls of ``[{"name": "f", "parameters": {}}, ...]``, or None if it is no such list."""
+    try:
+        listed = msgspec.json.decode(text, type=list[msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+    calls = [decode_call(bytes(entry).decode(), known) for entry in listed]
+    found = tuple(call for call in calls if call is not None)
+    return found if len(found) == len(calls) else None
 
 
 def read_calls(text: str) -> tuple[Call, ...] | None:
@@ -204,5 +251,13 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 LLAMA4_PYTHONIC = CallFormat(
-    openers=("<|python_start|>",), bare="[", again="[", closers=("<|python_end|>",), separators="", reader=_Reader
+    openers=("<|python_start|>",),
+    bare="[{",
+    again="[{",
+    closers=("<|python_end|>",),
+    separators=";,",
+    reader=_Reader,
+    drops_markers=True,
 )
+LLAMA4_JSON = replace(LLAMA4_PYTHONIC, frame=CallFrame("", "parameters", "", "; "))
+"""The same for models that are asked for JSON, of which a grammar can make calls."""
