@@ -5,7 +5,7 @@ python -m bench.device_check [--device cuda] [--only machine,speed] [--seconds 6
 Parts run one after another, the most important first, each in a process of its own with a time limit: a hang, an
 abort or an error that the GPU does not recover from costs that part only. ``report.json`` and ``report.md`` in the
 folder are written anew with each thing that is found. ``--device cpu`` runs the same on the CPU with small sizes. The
-exit status is 1 where anything is wrong or was not reached, and 2 where there is no GPU.
+exit status is 1 where anything is wrong or was not reached, and 2 where nothing could be begun.
 
 It needs a torch that is supported, numpy, msgspec, pyzmq and blake3; on a GPU Triton too. ``--wheels`` names a folder
 with wheels of what the machine's Python lacks, as ``python -m bench.device_check.wheels`` collects them: they are
@@ -15,9 +15,13 @@ unpacked beside the report, and nothing is installed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,7 +31,14 @@ from bench.device_check.supervisor import Settings, run_parts
 from bench.device_check.wheels import unpack
 
 _ROOT = Path(__file__).parents[2]
-_FIND_GPU = "import torch, sys; sys.exit(0 if torch.cuda.is_available() else 3)"
+_OWN_FOLDERS = ("logs", "packages", "scratch")
+_SECONDS_TO_LOOK = 120.0
+_NO_GPU = 3
+_LOOK = f"""
+import sys
+import blake3, msgspec, numpy, torch, zmq
+sys.exit({_NO_GPU} if sys.argv[1] == "cuda" and not torch.cuda.is_available() else 0)
+"""
 
 
 def main(arguments: list[str]) -> int:
@@ -39,23 +50,36 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", type=Path, default=Path("device-check"), metavar="FOLDER")
     parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="of packages that this Python lacks")
     given = parser.parse_args(arguments)
+    if not given.seconds > 0:
+        parser.error(f"--seconds must be above 0, got {given.seconds}")
     parts = _chosen(given.only, parser)
-    given.out.mkdir(parents=True, exist_ok=True)
-    try:
-        environment = _environment(given.out, given.wheels)
-    except FileNotFoundError as error:
-        parser.error(f"--wheels: {error}")
-    settings = Settings(given.device, given.out.resolve(), given.seconds, environment)
-    missing = _missing_gpu(settings)
-    if missing:
-        print(missing)
-        return 2
     started = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
     command = " ".join(["python -m bench.device_check", *arguments])
     report = Report(command, started, [PartReport(part.name) for part in parts])
-    run_parts(parts, settings, report, lambda line: print(line, flush=True))
-    print(f"\n{(settings.out / 'report.md').read_text(encoding='utf-8')}")
+    out = given.out.resolve()
+    try:
+        _clear(out)
+        report.write(out)
+        settings = Settings(given.device, out, given.seconds, _environment(out, given.wheels))
+    except (OSError, zipfile.BadZipFile) as error:
+        parser.error(str(error))
+    report.detail = _missing(settings)
+    if report.detail:
+        report.write(out)
+        _say(report.detail)
+        return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        run_parts(parts, settings, report, _say)
+    except KeyboardInterrupt:
+        _say("interrupted")
+    _say("\n" + "\n".join(report.table()))
     return 0 if report.is_good else 1
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError):  # whoever read it may be gone: the report goes on
+        print(line, flush=True)
 
 
 def _chosen(only: str | None, parser: argparse.ArgumentParser) -> list[Part]:
@@ -68,9 +92,15 @@ def _chosen(only: str | None, parser: argparse.ArgumentParser) -> list[Part]:
     return [by_name[name] for name in names]
 
 
+def _clear(out: Path) -> None:
+    """Make the folder, and remove what an earlier run has left in it: caches would make this one look faster."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name in _OWN_FOLDERS:
+        shutil.rmtree(out / name, ignore_errors=True)
+
+
 def _environment(out: Path, wheels: Path | None) -> dict[str, str]:
     """Of the parts' processes: they find this project, what is unpacked, and caches that are theirs alone."""
-    out = out.resolve()
     paths = [str(_ROOT), *([] if wheels is None else [str(unpack(wheels, out / "packages"))])]
     own = {
         "PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -81,17 +111,26 @@ def _environment(out: Path, wheels: Path | None) -> dict[str, str]:
     return {**os.environ, **own}
 
 
-def _missing_gpu(settings: Settings) -> str | None:
-    if settings.device == "cpu":
-        return None
-    found = subprocess.run(
-        [sys.executable, "-c", _FIND_GPU], env=settings.environment, capture_output=True, text=True, check=False
-    )
+def _missing(settings: Settings) -> str:
+    """Why nothing can be begun; empty if all that is needed is there."""
+    command = [sys.executable, "-c", _LOOK, settings.device]
+    try:
+        found = subprocess.run(
+            command, env=settings.environment, capture_output=True, text=True, check=False, timeout=_SECONDS_TO_LOOK
+        )
+    except subprocess.TimeoutExpired:
+        return f"Importing torch and asking it for a GPU did not end within {_SECONDS_TO_LOOK:.0f} s."
     if found.returncode == 0:
-        return None
-    if found.returncode == 3:
+        return ""
+    if found.returncode == _NO_GPU:
         return "No GPU found: torch.cuda.is_available() is False. --device cpu checks the check."
-    return f"No GPU found, since this Python can't import torch:\n{found.stderr.strip()}"
+    how = f"exit status {found.returncode}" if found.returncode > 0 else signal.Signals(-found.returncode).name
+    last = (found.stderr.strip().splitlines() or ["nothing was printed"])[-1]
+    python = ".".join(map(str, sys.version_info[:2]))
+    return (
+        f"Python {python} lacks something, or has it for another version: {last} ({how}). With a network, "
+        f"python -m bench.device_check.wheels --python {python} collects all but torch and numpy, for --wheels."
+    )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from chiasm.ops.varlen import choose_segment_kernel
 
 _LIMITS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 """Of the largest value of a row: outputs are rounded, and so are the shares of what is mixed."""
-_BLOCK_SIZE = 16
+_BLOCK_SIZE, _NUM_BLOCKS = 16, 600
 _SEGMENTS = {
     "windows": [(64, 0)] * 20 + [(32, 0)] * 3 + [(16, 0), (256, 0), (1, 0)],
     "padding": [(120, 20), (120, 20), (77, 0), (90, 60)],
@@ -56,6 +56,8 @@ _STEPS = {
     "a few sequences": [(700, 1)] * 3,
     "prefill with history": [(900, 300), (0, 130), (33, 1)],
 }
+_MANY = {f"{count} sequences": [(50 + index, 1) for index in range(count)] for count in (10, 20, 40, 70)}
+"""The more sequences, the fewer programs share the keys of each: on 132 processors 8, 4, 2 and 1."""
 _NUM_KV_HEADS = 2
 
 
@@ -70,7 +72,7 @@ def check_attention(probe: Probe) -> None:
     for dtype, decoders in _DECODERS.items():
         kind = str(dtype).removeprefix("torch.")
         for decoder in decoders:
-            for name in _STEPS:
+            for name in _STEPS | (_MANY if decoder == decoders[0] else {}):
                 words = f"{decoder.num_heads} heads of {decoder.head_dim} a key-value head"
                 chunks = "" if decoder.chunk_size is None else f", chunks of {decoder.chunk_size}"
                 call = partial(check_paged, name, decoder, dtype, probe.device)
@@ -98,14 +100,14 @@ def check_paged(name: str, decoder: Decoder, dtype: torch.dtype, device: torch.d
     """New tokens attend to what is in the blocks of their sequence, and to those of the new ones that come before."""
     torch.manual_seed(0)
     num_heads, head_dim, chunk_size = decoder.num_heads * _NUM_KV_HEADS, decoder.head_dim, decoder.chunk_size
-    free = torch.randperm(400).tolist()
+    free = torch.randperm(_NUM_BLOCKS).tolist()
     rows = [
         SequenceRows(past, new, [free.pop() for _ in range(-(-(past + new) // _BLOCK_SIZE))])
-        for past, new in _STEPS[name]
+        for past, new in (_STEPS | _MANY)[name]
     ]
     sizes = [row.num_new_tokens for row in rows]
     q, k, v = (torch.randn(sum(sizes), heads, head_dim).to(dtype) for heads in (num_heads, *[_NUM_KV_HEADS] * 2))
-    content = torch.randn(2, 400, _BLOCK_SIZE, _NUM_KV_HEADS, head_dim).to(dtype)
+    content = torch.randn(2, _NUM_BLOCKS, _BLOCK_SIZE, _NUM_KV_HEADS, head_dim).to(dtype)
     expected = torch.cat(
         [
             _attended_by_sequence(row, own, content, chunk_size)

@@ -11,6 +11,7 @@ import importlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,19 @@ def main(arguments: list[str]) -> int:
     send({"kind": "ready"})
     if not sys.stdin.readline():
         return 0  # not wanted any more
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     probe = Probe(torch.device("cuda", 0) if device == "cuda" else torch.device(device), Path(scratch), send)
     if probe.is_gpu:
         _report_compiles(probe.compiled)
     run(probe, *further)
     send({"kind": "end"})
     return 0
+
+
+def _end_with_parent() -> None:
+    """Let go of the device when the process that asked for this part is gone, whatever is under way."""
+    sys.stdin.read()
+    os._exit(1)
 
 
 def _report_compiles(report: Callable[[str, float], None]) -> None:

@@ -55,15 +55,20 @@ def record_tower(folder: Path, device: torch.device, max_patches: int) -> Record
     """Load a model and record passes of its tower.
 
     Raises:
-        Skip: where there are no graphs, with the reason.
+        Skip: where there are to be no graphs.
+        RuntimeError: where there are none on a GPU, and should be.
     """
+    if device.type == "cpu":
+        raise Skip("there are no CUDA graphs on a CPU")
     checkpoint = open_checkpoint(folder)
     kernel = launch.tower_kernel(checkpoint.facts.encoder, device, torch.bfloat16).kernel
     loaded = load_model(checkpoint, dtype=torch.bfloat16, device=device, segment_kernel=kernel, load_format="dummy")
     config = EngineConfig(model=str(folder), encoder_graph_max_patches=max_patches)
     chosen = launch.choose_encoder_launch(loaded.model, kernel, loaded.facts.encoder, config, device)
     if chosen.tower is None:
-        raise Skip(chosen.lines[0] if chosen.lines else "there are no CUDA graphs on a CPU")
+        if loaded.model.table_tower() is None:
+            raise Skip(chosen.lines[0])
+        raise RuntimeError(chosen.lines[0])
     graphs = EncoderGraphs(
         *chosen.tower,
         loaded.facts.encoder,

@@ -60,7 +60,9 @@ def check_mixture(
     if is_grouped and device.type == "cpu":
         layer.missing_for_grouped = None  # torch has the operator there too; it is only not used
     elif is_grouped and layer.missing_for_grouped is not None:
-        raise Skip(layer.missing_for_grouped)
+        if "compute capabilities" in layer.missing_for_grouped:
+            raise Skip(layer.missing_for_grouped)
+        return Outcome(is_good=False, detail=layer.missing_for_grouped)
     elif not is_grouped:
         layer.missing_for_grouped = "compared with it"
     x = torch.randn(num_rows, mixture.hidden_size).to(device, torch.bfloat16)

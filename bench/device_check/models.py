@@ -216,6 +216,13 @@ SMALL: Mapping[str, Callable[[], Json]] = {
 """By family: what makes ``config.json``."""
 
 
+def tower_of_eight_billion() -> Json:
+    """The same with as little of a language model as its tower can have behind it."""
+    config = eight_billion()
+    config["text_config"] |= {"num_hidden_layers": 4, "vocab_size": _VOCABULARY}
+    return config
+
+
 def eight_billion() -> Json:
     """``config.json`` with the sizes of Qwen3-VL-8B."""
     text = {

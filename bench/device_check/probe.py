@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 import traceback
 from collections.abc import Callable
@@ -70,6 +71,9 @@ class Probe:
 
     def speed(self, name: str, value: float, unit: str, peak: tuple[float, str] | None = None) -> None:
         """Report what was measured, and its share of a peak, which has a value in the same unit and a name."""
+        if not 0 < value < math.inf:
+            self._finding(name, "WRONG", f"{value} {unit} is no speed", 0.0)
+            return
         record = {"kind": "speed", "name": name, "value": value, "unit": unit}
         if peak is not None:
             record |= {"share": value / peak[0], "of": peak[1]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,8 +20,8 @@ class PartReport:
 
     Attributes:
         name: of the part.
-        status: "ok" if it ended and all it found is right, "WRONG" if something is not; "hung", "aborted", "running"
-            or "not reached".
+        status: "ok" if it ended and all it found is right, "WRONG" if something is not; "hung", "aborted", "running",
+            "interrupted" or "not reached".
         seconds: that it took, without the start of its process.
         detail: why it is not ok, where that is no finding's.
         facts: what the machine is and what was chosen on it.
@@ -66,12 +67,14 @@ class Report:
         started: when, in UTC.
         parts: in their order.
         seconds: so far.
+        detail: why none was begun, where that is so.
     """
 
     command: str
     started: str
     parts: list[PartReport]
     seconds: float = 0.0
+    detail: str = ""
 
     @property
     def is_good(self) -> bool:
@@ -80,17 +83,19 @@ class Report:
 
     def write(self, folder: Path) -> None:
         """``report.json`` and ``report.md``, so that a reader sees the old ones or the new ones whole."""
-        _replace(folder / "report.json", json.dumps({**asdict(self), "is_good": self.is_good}, indent=1) + "\n")
+        content = {**asdict(self), "is_good": self.is_good}
+        _replace(folder / "report.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
         _replace(folder / "report.md", "\n".join(self.table()) + "\n")
 
     def table(self) -> Iterator[str]:
         """Lines of Markdown."""
         yield f"# Device check: {'everything holds' if self.is_good else 'NOT everything holds'}"
         yield ""
-        yield f"`{self.command}`, {self.started} UTC, {self.seconds:.0f} s."
+        yield f"`{self.command}`, {self.started} UTC, {self.seconds:.0f} s. {self.detail}".strip()
         yield from _facts(self.parts)
         yield from _parts(self.parts)
         yield from _wrong(self.parts)
+        yield from _skipped(self.parts)
         yield from _speeds(self.parts)
         yield from _kernels(self.parts)
         yield from _compiled(self.parts)
@@ -120,6 +125,13 @@ def _wrong(parts: list[PartReport]) -> Iterator[str]:
         if finding["status"] not in _OK
     ]
     yield from _section("What is wrong", ("check", "status", "detail"), rows)
+
+
+def _skipped(parts: list[PartReport]) -> Iterator[str]:
+    reasons = Counter(
+        finding["detail"] for part in parts for finding in part.findings if finding["status"] == "skipped"
+    )
+    yield from _section("What was skipped", ("reason", "checks"), list(reasons.items()))
 
 
 def _speeds(parts: list[PartReport]) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,7 +16,6 @@ import torch
 from bench.device_check.families import Family, Setup
 from bench.device_check.models import NUM_TEXT_TOKENS
 from bench.device_check.probe import Outcome, Probe
-from chiasm.sampling.draw import uniform
 from chiasm.sampling.masks import mask_of
 from chiasm.sampling.rows import SamplingRow
 from chiasm.sampling.sampler import sample
@@ -142,8 +143,14 @@ def _expected(logits: Logits, way: Way, seed: int) -> int:
         return int(logits.argmax())
     weights = _kept(logits / np.float32(params.temperature), params)
     cumulative = weights.cumsum()
-    target = uniform(seed, len(_HISTORY) - _NUM_PROMPT_TOKENS) * cumulative[-1]
+    target = _uniform(seed, len(_HISTORY) - _NUM_PROMPT_TOKENS) * cumulative[-1]
     return int(np.searchsorted(cumulative, target, side="right"))
+
+
+def _uniform(seed: int, index: int) -> float:
+    """The first 53 bits of a hash of the seed and the token's index, as a part of one."""
+    word = hashlib.blake2b(struct.pack("<qq", seed, index), digest_size=8).digest()
+    return (int.from_bytes(word, "little") >> 11) / 2**53
 
 
 def _penalise(logits: Logits, params: SamplingParams) -> None:

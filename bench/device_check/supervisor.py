@@ -21,7 +21,8 @@ from bench.device_check.parts import Part
 from bench.device_check.report import PartReport, Report
 
 _SECONDS_TO_IMPORT = 180.0
-_SECONDS_TO_DUMP = 1.0
+_SECONDS_TO_DUMP = 3.0
+_SECONDS_TO_END = 5.0
 _CPU_PATIENCE = 4.0  # times the limits that are made for GPUs
 _LAST_WORDS = 300
 
@@ -66,7 +67,8 @@ def run_parts(parts: Sequence[Part], settings: Settings, report: Report, say: Sa
 
     def keep() -> None:
         report.seconds = time.monotonic() - start
-        report.write(settings.out)
+        with contextlib.suppress(OSError):  # a full disk is not the device's fault: what was found is still told
+            report.write(settings.out)
 
     with _Ahead(parts, settings) as ahead:
         for part, own in zip(parts, report.parts, strict=True):
@@ -96,6 +98,10 @@ def _run(part: Part, own: PartReport, ahead: _Ahead, deadline: float, keep: Call
         except _Stopped as stopped:
             own.status, own.detail = stopped.status, str(stopped)
             say(f"{own.status:11} {part.name}: {own.detail}")
+        except BaseException:
+            own.status = "interrupted"
+            keep()
+            raise
         own.seconds = time.monotonic() - begun
 
 
@@ -232,7 +238,10 @@ class _Child:
 
     def _last_words(self) -> str:
         """How it ended, and what it printed last."""
-        code = self._process.wait()
+        try:
+            code = self._process.wait(_SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            return f"it said nothing more and did not end; {self._doing}; {self._where()}"
         text, _, dump = self._log.read_text(encoding="utf-8", errors="replace").partition("Fatal Python error")
         printed = [line.strip() for line in text.splitlines() if line.strip()]
         words = [
@@ -247,7 +256,8 @@ class _Child:
         """End it, and all that it has started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one that a driver holds on to can't be waited for
+            self._process.wait(_SECONDS_TO_END)
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             with contextlib.suppress(BrokenPipeError):

@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import torch
 
+from bench.device_check.families import differences, judged
 from bench.device_check.machine import peaks_of
 from bench.device_check.models import SMALL, eight_billion, write_model
 from bench.device_check.probe import Outcome, Probe
@@ -21,14 +22,16 @@ from bench.device_check.timing import longest_kernels
 from chiasm.config.engine import EngineConfig
 from chiasm.dist.group import SOLO
 from chiasm.engine.core.core import EngineCore
+from chiasm.engine.runner.decode_graphs import DecodeGraphs
 from chiasm.engine.runner.runner import Runner
 from chiasm.layers.weight import Placement
 from chiasm.models.loader import build_model
 from chiasm.models.registry import open_checkpoint
-from tests.engine.driven import request, running
+from tests.engine.driven import Answer, ask, request, running
 from tests.prompts import make_prompt
 
 _TERA, _GIGA, _MILLI = 1e12, 1e9, 1e-3
+_NUM_CHECKED_TOKENS = 64  # before answers whose log-probabilities are compared
 _STAGES = {
     "_load": "weights made",
     "_record_encoder": "encoder passes recorded",
@@ -72,13 +75,15 @@ class TextWork(NamedTuple):
     """What a language model has to compute and to read.
 
     Attributes:
-        num_parameters: of its layers and its output projection.
+        num_layer_parameters: of its layers, which every token goes through.
+        num_head_parameters: of its output projection, which only tokens go through that are sampled from.
         token_bytes: of keys and values, of all layers.
         attention_flops: for a pair of a query and a key, of all layers.
         itemsize: bytes of a weight.
     """
 
-    num_parameters: int
+    num_layer_parameters: int
+    num_head_parameters: int
     token_bytes: int
     attention_flops: int
     itemsize: int
@@ -88,20 +93,23 @@ class TextWork(NamedTuple):
         """By the shapes of a model, of which no weights are made."""
         placement = Placement(SOLO, dtype, torch.device("meta"))
         model = build_model(open_checkpoint(folder), placement, placement, "dummy")
-        sizes = {name: weight.numel() for name, weight in model.named_parameters()}
-        text = sum(
-            size for name, size in sizes.items() if not name.startswith("visual.") and "embed_tokens" not in name
+        sizes = {name: weight.numel() for name, weight in model.named_parameters() if not name.startswith("visual.")}
+        head, embedding = (
+            sum(size for name, size in sizes.items() if part in name) for part in ("lm_head", "embed_tokens")
         )
         width = model.num_layers * model.head_dim
-        return cls(text, 2 * width * model.num_kv_heads * dtype.itemsize, 4 * width * model.num_heads, dtype.itemsize)
+        token_bytes = 2 * width * model.num_kv_heads * dtype.itemsize
+        layers = sum(sizes.values()) - head - embedding
+        return cls(layers, head, token_bytes, 4 * width * model.num_heads, dtype.itemsize)
 
     def decode_bytes(self, num_sequences: int, num_context_tokens: float) -> float:
         """Read in a step: the weights once, and all keys and values."""
-        return self.num_parameters * self.itemsize + num_sequences * num_context_tokens * self.token_bytes
+        weights = self.num_layer_parameters + self.num_head_parameters
+        return weights * self.itemsize + num_sequences * num_context_tokens * self.token_bytes
 
     def prefill_flops(self, num_prompts: int, num_tokens: int) -> float:
-        """Of prompts: products, of the output projection too much, and attention to what comes before."""
-        products = 2 * self.num_parameters * num_prompts * num_tokens
+        """Of prompts: products, of the output projection for last tokens only, and attention to what comes before."""
+        products = 2 * num_prompts * (self.num_layer_parameters * num_tokens + self.num_head_parameters)
         return products + num_prompts * self.attention_flops * num_tokens * (num_tokens + 1) / 2
 
 
@@ -121,6 +129,8 @@ def measure_text(probe: Probe) -> None:
         probe.check("prefill", measured.prefill)
         for count in sizes.num_sequences:
             probe.check(f"decoding, {count} at a time", partial(measured.decode, count))
+        for count in sizes.num_sequences:
+            probe.check(f"log-probabilities, {count} at a time", partial(measured.check_numbers, count))
         probe.check("kernels of decoding", measured.decode_kernels)
         probe.check("kernels of prefill", measured.prefill_kernels)
 
@@ -199,6 +209,21 @@ class _Measured:
         slow = f"longest {max(times) / _MILLI:.2f} ms"
         return Outcome(
             num_tokens == count * sizes.num_steps, f"{num_tokens} tokens in {sizes.num_steps} steps; {slow}"
+        )
+
+    def check_numbers(self, count: int) -> Outcome:
+        """They are numbers, and the same from graphs as without: such large batches have no other reference."""
+        once = self._answers(count)
+        with patch.object(DecodeGraphs, "can_run", lambda *_: False):
+            again = self._answers(count)
+        return judged(differences(once, again), "bfloat16", has_experts=False)
+
+    def _answers(self, count: int) -> dict[str, Answer]:
+        prompts = [make_prompt(self._core.ready.facts, [_NUM_CHECKED_TOKENS], seed=seed) for seed in range(count)]
+        folder = self._probe.scratch
+        return ask(
+            self._core,
+            [request(f"check-{i}", prompt, folder, max_tokens=4, logprobs=5) for i, prompt in enumerate(prompts)],
         )
 
     def decode_kernels(self) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import torch
 
 from bench.device_check.encoder_passes import random_pixels, record_tower
 from bench.device_check.machine import peaks_of
-from bench.device_check.models import SMALL, eight_billion, write_model
+from bench.device_check.models import SMALL, tower_of_eight_billion, write_model
 from bench.device_check.probe import Outcome, Probe, Skip
 from bench.device_check.report import NUM_KERNELS
 from bench.device_check.timing import longest_kernels, seconds_of
@@ -52,7 +53,7 @@ _CPU_IMAGES = (Images((8, 8)), Images((16, 16)), Images((8, 8), 4))
 
 def measure_tower(probe: Probe) -> None:
     """Passes of one image and of several."""
-    config = eight_billion() if probe.is_gpu else SMALL["qwen3_vl"]()
+    config = tower_of_eight_billion() if probe.is_gpu else SMALL["qwen3_vl"]()
     folder = write_model(config, probe.scratch / "tower", max_patches=65536 if probe.is_gpu else 2048)
     checkpoint = open_checkpoint(folder)
     dtype = torch.bfloat16 if probe.is_gpu else torch.float32
@@ -75,6 +76,7 @@ def measure_tower(probe: Probe) -> None:
         if each.num_patches <= _GRAPH_PATCHES:
             measure = partial(_measure, probe, recorded.loaded, recorded.graphs.encode, each, "in CUDA graphs")
             probe.check(f"{each.words}, in CUDA graphs", measure)
+    probe.check("passes were played from graphs", lambda: _played(recorded.graphs.num_passes))
 
 
 def _measure(probe: Probe, loaded: LoadedModel, encode: Encoder, images: Images, how: str) -> Outcome:
@@ -90,6 +92,11 @@ def _measure(probe: Probe, loaded: LoadedModel, encode: Encoder, images: Images,
     return Outcome(
         is_good, f"features [{features.shape[0]}, {features.shape[1]}]{'' if is_good else ' are no numbers'}"
     )
+
+
+def _played(num_passes: Mapping[str, int]) -> Outcome:
+    others = {reason: count for reason, count in num_passes.items() if reason != "in graphs"}
+    return Outcome(not others and num_passes["in graphs"] > 0, f"{dict(num_passes)}")
 
 
 def _kernels(probe: Probe, loaded: LoadedModel, images: Images) -> Outcome:

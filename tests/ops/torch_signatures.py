@@ -54,8 +54,8 @@ def torch_calls() -> Iterator[TorchCall]:
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call):
                 continue
-            function = _function(node.func, names, own)
             keywords = tuple(sorted(keyword.arg for keyword in node.keywords if keyword.arg))
+            function = _function(node.func, names, own)
             if function and keywords:
                 yield TorchCall(function, keywords, f"{file.relative_to(PACKAGE.parent)}:{node.lineno}")
 

@@ -53,6 +53,23 @@ def _hang() -> Outcome:
     return Outcome(True, "")
 
 
+def clings(probe: Probe) -> None:
+    """Closes all that it could be heard by, and stays."""
+    os.closerange(3, 64)
+    time.sleep(1000)
+
+
+def fills(probe: Probe) -> None:
+    """Takes the place of the report, so that it can't be written any more."""
+    probe.check("before", lambda: Outcome(True, "fine"))
+    report = probe.scratch.parent / "report.json"
+    while not report.exists():
+        time.sleep(0.01)
+    report.unlink()
+    report.mkdir()
+    probe.check("behind", lambda: Outcome(True, "fine"))
+
+
 def leaves(probe: Probe) -> None:
     probe.check("before", lambda: Outcome(True, "fine"))
     os._exit(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-import re
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,13 +26,13 @@ from bench.device_check.text_speed import TextWork, measure_text
 from bench.device_check.tower_speed import measure_tower
 from chiasm.engine.core.core import EngineCore
 from chiasm.engine.runner import launch, runner
+from chiasm.engine.runner.encoder_stream import SameStream
 from chiasm.engine.runner.guides import Guides, Masks
 from chiasm.engine.runner.records import SequenceRecord
 from chiasm.layers.moe import Experts
 from chiasm.models import registry
 from chiasm.ops.varlen import ChosenKernel
 from chiasm.sampling import draw, sampler
-from chiasm.sampling.draw import uniform
 from chiasm.schema.plan import TokenLogprob
 from tests.bench.device_check.probed import Probed
 from tests.engine.driven import Answer
@@ -91,46 +91,77 @@ def test_an_engine_that_is_broken_is_wrong(
 
 def test_one_answer_that_is_far_off_is_wrong(tmp_path: Path) -> None:
     exact = [0.0] * 12
-    judged = partial(families._judged, has_experts=False)
+    judged = partial(families.judged, has_experts=False)
     assert judged({"a": exact, "b": exact}, "float32").is_good
     assert not judged({"a": exact, "b": [*exact[:-1], 2e-3]}, "float32").is_good
     assert judged({"a": exact, "b": [*exact[:-1], 2.0]}, "bfloat16").is_good
     assert not judged({"a": exact, "b": [0.2] * 12, **dict.fromkeys("cdefghijkl", exact)}, "bfloat16").is_good
     for spoiled, is_good in ((1, True), (2, False)):
         errors = {name: [0.2] * 12 if number < spoiled else exact for number, name in enumerate("abcde")}
-        assert families._judged(errors, "bfloat16", has_experts=True).is_good == is_good
+        assert families.judged(errors, "bfloat16", has_experts=True).is_good == is_good
     assert not judged({"a": [float("nan")] * 12}, "bfloat16").is_good
 
 
-def preset(tmp_path: Path, *, difference: float, num_graph_steps: int, line: str) -> Family:
-    """A family whose engines have answered already."""
+GPU = torch.device("cuda")
+
+
+def preset(tmp_path: Path, first: Setup, second: Setup, *, difference: float, steps: str, line: str) -> Family:
+    """A family whose engines have answered already, with five steps of a kind."""
     family = Family("qwen3_vl", tmp_path, CPU)
-    for setup, value in ((Setup("bfloat16"), -0.5), (Setup("bfloat16", enforce_eager=True), -0.5 - difference)):
+    for setup, value in ((first, -0.5), (second, -0.5 - difference)):
         token = TokenLogprob(value, 1, ((7, value),))
         family._answers[setup] = {"a": Answer([7] * 12, [token] * 12)}
-        family.chosen[setup], family.num_graph_steps[setup] = (line,), num_graph_steps
+        family.chosen[setup], family.num_steps[setup] = (line,), Counter({steps: 5})
     return family
 
 
-def test_graphs_that_differ_or_are_not_played_are_wrong(tmp_path: Path) -> None:
-    line = "decode steps: CUDA graphs"
-    assert graphs_and_none(preset(tmp_path, difference=0.01, num_graph_steps=9, line=line), "bfloat16").is_good
-    assert not graphs_and_none(preset(tmp_path, difference=0.2, num_graph_steps=9, line=line), "bfloat16").is_good
-    assert not graphs_and_none(preset(tmp_path, difference=0.0, num_graph_steps=0, line=line), "bfloat16").is_good
-    reason = "decode steps: launched anew (no kernel that a graph may hold)"
-    with pytest.raises(Skip, match=re.escape(reason)):
-        graphs_and_none(preset(tmp_path, difference=0.0, num_graph_steps=0, line=reason), "bfloat16")
+@pytest.mark.parametrize(
+    ("difference", "steps", "line", "is_good"),
+    [
+        (0.01, "in graphs", "decode steps: CUDA graphs", True),
+        (0.2, "in graphs", "decode steps: CUDA graphs", False),
+        (0.0, "none", "decode steps: CUDA graphs", False),
+        (0.0, "none", "decode steps: launched anew (no kernel that a graph may hold)", False),
+    ],
+)
+def test_graphs_that_differ_or_are_not_there_are_wrong(
+    difference: float, steps: str, line: str, is_good: bool, tmp_path: Path
+) -> None:
+    setup = Setup("bfloat16")
+    family = preset(
+        tmp_path, setup, setup._replace(enforce_eager=True), difference=difference, steps=steps, line=line
+    )
+    assert graphs_and_none(Probe(GPU, tmp_path, print), family, "bfloat16").is_good == is_good
 
 
-def test_a_stream_that_changes_answers_is_wrong(tmp_path: Path) -> None:
-    probe = Probe(torch.device("cuda"), tmp_path, lambda record: None)
-    for difference, is_good in ((0.0, True), (0.1, False)):
-        family = preset(tmp_path, difference=difference, num_graph_steps=0, line="")
-        family._answers = {
-            Setup("float32"): family._answers[Setup("bfloat16")],
-            Setup("float32", has_side_stream=False): family._answers[Setup("bfloat16", enforce_eager=True)],
-        }
-        assert stream_and_none(probe, family).is_good == is_good
+def test_graphs_that_can_not_be_are_skipped(tmp_path: Path) -> None:
+    setup = Setup("float32")
+    line = "decode steps: launched anew (grouped products take bfloat16, not float32)"
+    family = preset(tmp_path, setup, setup, difference=0.0, steps="none", line=line)
+    with pytest.raises(Skip, match="grouped products take bfloat16"):
+        graphs_and_none(Probe(GPU, tmp_path, print), family, "float32")
+    with pytest.raises(Skip, match="on a CPU"):
+        graphs_and_none(Probe(CPU, tmp_path, print), family, "float32")
+
+
+@pytest.mark.parametrize(
+    ("difference", "steps", "is_good"), [(0.0, "beside", True), (0.1, "beside", False), (0.0, "none", False)]
+)
+def test_a_stream_that_changes_answers_or_is_not_used_is_wrong(
+    difference: float, steps: str, is_good: bool, tmp_path: Path
+) -> None:
+    setup = Setup("float32")
+    family = preset(
+        tmp_path, setup, setup._replace(has_side_stream=False), difference=difference, steps=steps, line=""
+    )
+    assert stream_and_none(Probe(GPU, tmp_path, print), family).is_good == is_good
+
+
+def test_steps_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    family, setup = Family("qwen3_vl", tmp_path, CPU), Setup("float32")
+    monkeypatch.setattr(SameStream, "is_beside", True)
+    family.answers(setup)
+    assert family.num_steps[setup]["beside"] > 0
 
 
 @pytest.mark.parametrize(("family", "is_skipped"), [("qwen3_vl", False), ("llama4", False), ("mllama", True)])
@@ -142,17 +173,21 @@ def test_encoder_passes_are_compared_where_there_are_graphs(
     monkeypatch.setattr(launch, "tower_kernel", lambda *_: ChosenKernel(TAPED_KERNEL, "taped"))
     monkeypatch.setattr(launch, "choose_encoder_launch", lambda *given: choose(*given[:-1], torch.device("cuda")))
     monkeypatch.setattr(encoder_passes, "CudaRecorder", TapeRecorder)
+    load, graphs, pixels = encoder_passes.load_model, encoder_passes.EncoderGraphs, encoder_passes.random_pixels
+    monkeypatch.setattr(encoder_passes, "load_model", lambda *a, device, **k: load(*a, device=CPU, **k))
+    monkeypatch.setattr(encoder_passes, "EncoderGraphs", lambda *a, device, **k: graphs(*a, device=CPU, **k))
+    monkeypatch.setattr(encoder_passes, "random_pixels", lambda a, b, _, c: pixels(a, b, CPU, c))
     folder = write_model(SMALL[family](), tmp_path)
     if is_skipped:
         with pytest.raises(Skip, match="depends on the tiles"):
-            encoder_passes.compare_passes(folder, CPU)
+            encoder_passes.compare_passes(folder, GPU)
         return
-    found = encoder_passes.compare_passes(folder, CPU)
+    found = encoder_passes.compare_passes(folder, GPU)
     assert found.is_good, found.detail
     replay = encoder_passes.StagedPass.advance
     monkeypatch.setattr(encoder_passes.StagedPass, "advance", lambda self, stage: replay(self, max(1, stage - 1)))
     with pytest.raises(AssertionError):  # a pass that stops short has no features
-        encoder_passes.compare_passes(folder, CPU)
+        encoder_passes.compare_passes(folder, GPU)
     monkeypatch.undo()
 
 
@@ -167,8 +202,11 @@ def test_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_peaks_are_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {"NVIDIA H200": 4800, "NVIDIA H100 80GB HBM3": 3350, "NVIDIA H100 NVL": 3900, "NVIDIA L40S": 864,
-             "NVIDIA L4": 300, "NVIDIA A100-SXM4-80GB": 2039, "NVIDIA Unheard": None}  # fmt: skip
+    names = {
+        "NVIDIA H200": 4800, "NVIDIA H100 80GB HBM3": 3350, "NVIDIA H100 NVL": 3900, "NVIDIA L40S": 864,
+        "NVIDIA L4": 300, "NVIDIA A100-SXM4-80GB": 2039, "NVIDIA A100-SXM4-40GB": 1555, "NVIDIA L40": None,
+        "NVIDIA GH200 480GB": None, "NVIDIA H200 NVL": None, "NVIDIA RTX A1000": None,
+    }  # fmt: skip
     for name, gbs in names.items():
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _, name=name: name)
         peak = machine.peaks_of(torch.device("cuda")).gbs
@@ -195,7 +233,7 @@ def test_sampling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "mutant", "wrong"),
     [
-        (sampler, "uniform", lambda seed, index: (uniform(seed, index) + 0.5) % 1, {"temperature", "top_p", "min_p"}),
+        (sampler, "uniform", lambda seed, _: seed * 0.137 % 1, {"temperature", "top_p", "min_p"}),
         (sampler, "uniform", lambda *_: random.random(), {"an engine repeats what seeds give"}),
         (sampler, "apply_biases", lambda *_: None, {"bias", "bad words"}),
         (sampler, "apply_penalties", lambda logits, _: logits.__setitem__((..., 13), 50), {"penalties", "greedy"}),
@@ -249,6 +287,7 @@ def test_text_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EngineCore, "take_deltas", lambda self: take(self)[1:] or take(self))
     monkeypatch.setattr(text_speed, "longest_kernels", lambda *_: [])
     monkeypatch.setattr(text_speed.Sizes, "num_batched_tokens", property(lambda self: self.num_prompt_tokens))
+    monkeypatch.setattr(text_speed, "differences", lambda *_: {"a": [1.0]})
     assert Probed(measure_text, tmp_path).wrong == list(found.statuses)
 
 
@@ -256,10 +295,31 @@ def test_work_of_eight_billion_parameters(tmp_path: Path) -> None:
     """By hand: 36 layers of 4096 x (32 + 2 x 8 + 32) x 128 and 3 x 4096 x 12288, norms, and the output projection."""
     work = TextWork.of(write_model(eight_billion(), tmp_path), torch.bfloat16)
     layer = 4096 * 80 * 128 + 3 * 4096 * 12288 + 2 * 4096 + 2 * 128
-    assert work.num_parameters == 36 * layer + 4096 + 151936 * 4096
-    assert work.decode_bytes(32, 1000) == 2 * work.num_parameters + 32 * 1000 * 2 * 36 * 8 * 128 * 2
-    products = 2 * work.num_parameters * 3 * 100
+    layers, head = 36 * layer + 4096, 151936 * 4096
+    assert (work.num_layer_parameters, work.num_head_parameters) == (layers, head)
+    assert work.decode_bytes(32, 1000) == 2 * (layers + head) + 32 * 1000 * 2 * 36 * 8 * 128 * 2
+    products = 2 * 3 * (100 * layers + head)
     assert work.prefill_flops(3, 100) == products + 3 * 36 * 4 * 32 * 128 * 100 * 101 / 2
+
+
+def test_an_engine_without_numbers_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = runner.Runner._run_text
+    monkeypatch.setattr(runner.Runner, "_run_text", lambda *given: run(*given) * torch.nan)
+    assert Probed(measure_text, tmp_path).wrong == [
+        "log-probabilities, 1 at a time",
+        "log-probabilities, 4 at a time",
+    ]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0])
+def test_what_is_no_speed_is_wrong(value: float, tmp_path: Path) -> None:
+    assert Probed(lambda probe: probe.speed("a speed", value, "GB/s"), tmp_path).wrong == ["a speed"]
+
+
+def test_passes_that_were_not_played_are_wrong() -> None:
+    assert tower_speed._played(Counter({"in graphs": 3})).is_good
+    assert not tower_speed._played(Counter()).is_good
+    assert not tower_speed._played(Counter({"in graphs": 3, "too many patches": 1})).is_good
 
 
 def test_tower_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ def test_parts_find_what_is_unpacked(tmp_path: Path) -> None:
     carried.mkdir()
     with zipfile.ZipFile(carried / "carried-1-py3-none-any.whl", "w") as archive:
         archive.writestr("carried_package.py", "WORD = 'found'")
-    environment = command._environment(tmp_path / "out", carried)
+    environment = command._environment(tmp_path, carried)
     code = "import carried_package, bench; print(carried_package.WORD)"
     printed = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
