@@ -63,9 +63,9 @@ def _processor_seconds(work: Callable[[int], object], size: int) -> float:
     return time.process_time() - start
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     """Wait for something to become true; fail if it does not."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.002)

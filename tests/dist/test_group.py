@@ -66,6 +66,16 @@ def _rank_of(group: Group) -> int:
     return group.rank
 
 
+def _kernels(group: Group) -> str:
+    return torch.backends.cpu.get_cpu_capability()
+
+
+def test_ranks_compute_with_the_kernels_that_the_environment_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
+    with RankPool() as pool:
+        assert pool.run(1, _kernels) == ["DEFAULT"]
+
+
 def _sleep(group: Group) -> None:
     time.sleep(60)
 

@@ -331,6 +331,15 @@ def test_a_core_that_hangs_ends_the_server(qwen2_5_vl: SavedModel, tmp_path: Pat
         assert "longer than a step may take, 2 s (step_timeout)" in server.log.read_text()
 
 
+def test_ranks_inherit_the_environment(server: Server) -> None:
+    """Such as the variables that choose the kernels of torch, oneDNN and MKL."""
+    of_server = psutil.Process(server.process.pid).environ()
+    ranks = server.ranks()
+    assert len(ranks) == 2
+    for rank in ranks:
+        assert of_server.items() - {("OMP_NUM_THREADS", of_server.get("OMP_NUM_THREADS"))} <= rank.environ().items()
+
+
 def test_a_killed_server_leaves_nothing_behind(qwen2_5_vl: SavedModel, tmp_path: Path) -> None:
     with Server(qwen2_5_vl.folder, tmp_path / "log", "-tp", "2") as doomed:
         family = doomed.descendants()

@@ -79,9 +79,9 @@ class RunningServer:
         """Post a prompt."""
         return self.client.post("/v1/completions", json={"prompt": prompt, **fields})
 
-    def connect(self, timeout: float = PATIENCE) -> socket.socket:
+    def connect(self) -> socket.socket:
         """A plain connection, for what no HTTP client does."""
-        return socket.create_connection((self.host, self.port), timeout=timeout)
+        return socket.create_connection((self.host, self.port), timeout=PATIENCE)
 
     def pass_time(self, seconds: float) -> None:
         """Let the server's timers find that so many seconds have passed, once it has read what clients have sent."""

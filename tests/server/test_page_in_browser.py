@@ -187,15 +187,20 @@ NASTY = {
 
 @pytest.mark.parametrize("text", NASTY.values(), ids=NASTY)
 def test_no_text_holds_up_the_page(page: Browser, text: str) -> None:
+    """Eight times as much of it takes about eight times as long, or a moment; what is quadratic takes 64 times."""
     script = """(async () => {
       const { GrowingText } = await import("/ui/markdown.js");
-      const N = 100_000;
-      const text = TEXT;
-      const start = performance.now();
-      new GrowingText(document.createElement("div")).show(text);
-      return performance.now() - start;
+      const make = (N) => TEXT;
+      const time = (text) => {
+        const start = performance.now();
+        new GrowingText(document.createElement("div")).show(text);
+        return performance.now() - start;
+      };
+      const best = (N) => Math.min(...[1, 2, 3].map(() => time(make(N))));
+      return [best(12_500), best(100_000)];
     })()"""
-    assert page.run(script.replace("TEXT", text)) < 2000
+    little, much = page.run(script.replace("TEXT", text))
+    assert much < max(3 * 8 * little, 100)
 
 
 GROWING = (
@@ -302,7 +307,7 @@ def test_the_end_stays_in_view_when_a_picture_grows(page: Browser, tmp_path: Pat
       image.dispatchEvent(new Event("load"));
     })()""")
     bottoms = """["#turns .meta", "#composer"].map((one) => document.querySelector(one).getBoundingClientRect())"""
-    page.wait(f"(([meta, composer]) => meta.bottom > 300 && meta.bottom < composer.top - 5)({bottoms})", 5)
+    page.wait(f"(([meta, composer]) => meta.bottom > 300 && meta.bottom < composer.top - 5)({bottoms})")
 
 
 def test_a_picture_fills_its_frame(page: Browser, tmp_path: Path) -> None:
