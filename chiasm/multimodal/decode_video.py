@@ -7,6 +7,7 @@ for a preprocessing process, which a hostile video may take down or keep busy un
 from __future__ import annotations
 
 import io
+import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 import av
 import numpy as np
 import numpy.typing as npt
+from av.buffer import Buffer
 from av.container import InputContainer
 from av.packet import Packet as AnyPacket
 from av.video.codeccontext import VideoCodecContext
@@ -45,6 +47,7 @@ _MARKS = (
 _PROBE = {"probesize": str(2**20)}
 _MOST_FPS = 120  # of the longest video: more packets than that are not even counted
 _VP8_SHOWN = 0x10  # in the first byte of a VP8 frame (RFC 6386, 9.1)
+_MATRIX = "DISPLAYMATRIX"  # FFmpeg's name for how a file wants a frame to be shown
 # A header's frame rate is taken if the frames' own times agree with it so far; some programs write any number.
 _RATE_TOLERANCE = 0.1
 
@@ -247,9 +250,20 @@ def _frame_rate(stream: VideoStream, times: Sequence[int]) -> float:
 
 
 def _upright(frame: VideoFrame) -> npt.NDArray[np.uint8]:
-    """[height, width, 3] uint8, turned as the file says; a camera that was held upright writes its pictures lying."""
+    """[height, width, 3] uint8, turned and mirrored as the file says: a camera may write its pictures as it is held.
+
+    A matrix has the directions in which a picture's x and y run on the screen (ISO 14496-12, 8.2.2.1); whatever they
+    are, it is shown in the nearest of the eight ways in which a picture can lie.
+    """
     rgb = np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
-    return np.ascontiguousarray(np.rot90(rgb, round(frame.rotation / 90)))
+    matrix = frame.side_data.get(_MATRIX)
+    if isinstance(matrix, Buffer):
+        x_right, x_down, _, y_right, y_down = struct.unpack("=5i", bytes(matrix)[:20])
+        right, down = x_right, y_down
+        if abs(x_down) + abs(y_right) > abs(x_right) + abs(y_down):
+            rgb, right, down = rgb.transpose(1, 0, 2), y_right, x_down
+        rgb = rgb[:: -1 if down < 0 else 1, :: -1 if right < 0 else 1]
+    return np.ascontiguousarray(rgb)
 
 
 @contextmanager

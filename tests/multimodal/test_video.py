@@ -84,15 +84,35 @@ def test_one_frame() -> None:
         assert len(list(clip.frames([0, 0]))) == 2
 
 
-@pytest.mark.parametrize(("matrix", "turns"), [((0, 1, -1, 0), -1), ((-1, 0, 0, -1), 2), ((0, -1, 1, 0), 1)])
-def test_frames_are_turned_upright(matrix: tuple[int, ...], turns: int) -> None:
-    video = bytearray(encode_video(make_frames(2)))
-    start = video.index(b"tkhd") + 4 + 40  # the matrix of the track's header (ISO 14496-12, 8.3.2)
-    a, b, c, d = (value << 16 for value in matrix)
-    video[start : start + 36] = np.array([a, b, 0, c, d, 0, 0, 0, 1 << 30], ">i4").tobytes()
-    with open_clip(bytes(video), LIMITS) as clip:
+def with_matrix(video: bytes, a: float, b: float, c: float, d: float) -> bytes:
+    """The same MP4 with another matrix in its track's header (ISO 14496-12, 8.3.2)."""
+    start = video.index(b"tkhd") + 4 + 40
+    matrix = np.array([65536 * a, 65536 * b, 0, 65536 * c, 65536 * d, 0, 0, 0, 1 << 30]).astype(">i4").tobytes()
+    return video[:start] + matrix + video[start + 36 :]
+
+
+UPRIGHT = {
+    (1, 0, 0, 1): lambda rgb: rgb,
+    (-1, 0, 0, 1): lambda rgb: rgb[:, ::-1],
+    (1, 0, 0, -1): lambda rgb: rgb[::-1],
+    (-1, 0, 0, -1): lambda rgb: rgb[::-1, ::-1],
+    (0, 1, -1, 0): lambda rgb: np.rot90(rgb, -1),
+    (0, -1, 1, 0): lambda rgb: np.rot90(rgb, 1),
+    (0, 1, 1, 0): lambda rgb: rgb.transpose(1, 0, 2),
+    (0, -1, -1, 0): lambda rgb: np.rot90(rgb, 2).transpose(1, 0, 2),
+    (2, 0, 0, 0.5): lambda rgb: rgb,
+    (0.1, 0.99, -0.99, 0.1): lambda rgb: np.rot90(rgb, -1),
+    (0, 0, 0, 0): lambda rgb: rgb,
+}
+
+
+@pytest.mark.parametrize("codec", ["mpeg4 with B frames", "h264 with B frames"])
+@pytest.mark.parametrize("matrix", UPRIGHT)
+def test_frames_are_turned_and_mirrored_as_the_file_says(matrix: tuple[float, ...], codec: str) -> None:
+    video = with_matrix(encode_video(make_frames(2), ENCODINGS[codec]), *matrix)
+    with open_clip(video, LIMITS) as clip:
         [frame] = clip.frames([1])
-    assert np.array_equal(frame, np.rot90(decode_all(bytes(video))[1], turns))
+    assert np.array_equal(frame, UPRIGHT[matrix](decode_all(video)[1]))
 
 
 @pytest.mark.parametrize(
