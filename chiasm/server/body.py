@@ -14,7 +14,7 @@ from chiasm.errors import UserError, shorten
 from chiasm.server.admission import count_values
 from chiasm.server.requests import ModelRequest
 from chiasm.server.state import ServerState
-from chiasm.server.unserved import refuse_unserved
+from chiasm.server.unserved import refuse_unserved_fields
 
 _MAX_ERRORS = 10  # entries of a validation error that are shown
 
@@ -57,7 +57,7 @@ def validate(model: type[R], fields: dict[str, Any], state: ServerState) -> R:
         UserError: whatever is wrong with it.
     """
     request = _validate(model, fields)
-    refuse_unserved(request.model_extra or {})
+    refuse_unserved_fields(request.model_extra or {})
     state.unknown_fields.warn(request.unknown)
     request.check()
     if request.model_extra:

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from msgspec import UNSET
 from starlette.responses import Response
 
-from chiasm.engine.frontend.messages import parse_messages
+from chiasm.engine.frontend.messages import parse_messages, unread_keys
 from chiasm.errors import UserError
 from chiasm.parsers.events import Event
 from chiasm.schema.chat import ChatMessage, TextPart
@@ -83,6 +83,7 @@ def chat_question(state: ServerState, request: ChatRequest) -> Question:
     form = answer_form(parse_structured_outputs(request), tools, calls, state.engine.added_tokens)
     sampling = chat_sampling(request, state.engine.default_sampling, form)
     messages = parse_messages(request.messages)
+    state.unknown_fields.warn(f"messages.{key}" for key in unread_keys(request.messages))
     settings = _settings(request, tools.offered, sampling)
     continued = None if settings["add_generation_prompt"] else _assistant_texts(messages[-1])
     return Question(messages, settings, sampling, Reading(state, tools, form is not None, continued))

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from chiasm.errors import UserError, refuse, shorten
+from chiasm.errors import UserError, refuse, refuse_unserved
 from chiasm.schema.sampling import (
     MAX_ALLOWED_TOKENS,
     MAX_BAD_WORDS,
@@ -354,7 +354,7 @@ class ResponsesRequest(GenerationRequest):
         extra = self.model_extra or {}
         for name, value in {"background": self.background, **{name: extra.get(name) for name in _UNSERVED}}.items():
             if value not in (None, False):
-                raise UserError(f"{name} is not served by this version, got {shorten(value)}.", param=name)
+                refuse_unserved(name, value)
         if self.n not in (None, 1):
             refuse("n", self.n, "1: a response is one answer")
         if self.truncation not in (None, "disabled"):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from chiasm.errors import UserError, shorten
+from chiasm.errors import refuse_unserved, shorten
 from chiasm.logs import get_logger
 
 _logger = get_logger(__name__)
@@ -55,7 +55,7 @@ _WITHOUT_EFFECT = frozenset(
 )
 
 
-def refuse_unserved(fields: Mapping[str, Any]) -> None:
+def refuse_unserved_fields(fields: Mapping[str, Any]) -> None:
     """Refuse fields whose meaning is known but not implemented.
 
     Args:
@@ -67,7 +67,7 @@ def refuse_unserved(fields: Mapping[str, Any]) -> None:
     for name, value in fields.items():
         is_harmless = _HARMLESS.get(name)
         if is_harmless is not None and not is_harmless(value):
-            raise UserError(f"{name} is not served by this version, got {shorten(value)}.", param=name)
+            refuse_unserved(name, value)
 
 
 class UnknownFields:
@@ -76,7 +76,7 @@ class UnknownFields:
     def __init__(self) -> None:
         self._warned: set[str] = set()
 
-    def warn(self, fields: Mapping[str, Any]) -> None:
+    def warn(self, fields: Iterable[str]) -> None:
         """Log the names that are new."""
         new = set(fields) - _HARMLESS.keys() - _WITHOUT_EFFECT - self._warned
         if new and len(self._warned) < _MAX_WARNED:
