@@ -52,12 +52,14 @@ class Reading:
         has_form: whether answers must have a form.
         continued: the texts of the assistant's message with which the prompt ends, if it ends with a message; None if
             it ends with the head of a new one.
+        tells_reasoning: whether the client wants to have it.
     """
 
     state: ServerState
     tools: ToolUse
     has_form: bool
     continued: tuple[str, ...] | None = None
+    tells_reasoning: bool = True
 
     @property
     def marks(self) -> ReasoningFormat | None:
@@ -202,6 +204,8 @@ class AnswersReading:
             own = self.answers[answer.index]
             events = own.take(answer)
             is_said = not own.is_in_reasoning or any(isinstance(event, ContentText) for event in events)
+            if not self._reading.tells_reasoning:
+                events = [event for event in events if not isinstance(event, ReasoningText)]
             news.append(News(answer, events, own.finish_reason, is_said))
         return news
 

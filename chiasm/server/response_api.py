@@ -131,7 +131,9 @@ def _question(state: ServerState, request: ResponsesRequest, before: Turn | None
             "cache_salt": request.cache_salt or "",
         },
         sampling=response_sampling(request, state.engine.default_sampling, form),
-        reading=Reading(state, tools, has_form=form is not None),
+        reading=Reading(
+            state, tools, has_form=form is not None, tells_reasoning=request.include_reasoning is not False
+        ),
     )
 
 

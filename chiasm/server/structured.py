@@ -37,8 +37,9 @@ def parse_structured_outputs(
     if request.response_format is not None:
         asked += _response_format(request.response_format)
     if request.structured_outputs:
-        require_known_keys("structured_outputs", request.structured_outputs, _GUIDED)
-        given = {key: value for key, value in request.structured_outputs.items() if value is not None}
+        # null and false ask for nothing, of keys that aren't served, too.
+        given = {key: value for key, value in request.structured_outputs.items() if value not in (None, False)}
+        require_known_keys("structured_outputs", given, _GUIDED)
         asked += [StructuredOutputs(**given, param="structured_outputs")] if given else []
     for kind in _GUIDED:
         value = getattr(request, f"guided_{kind}")

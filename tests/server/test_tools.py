@@ -172,6 +172,28 @@ def test_reasoning_goes_by_both_names(
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 1000])
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [("Hi", "<think>\nHm.\n</think>\n\nYes."), ("Hi <think>\n", "Hm.\n</think>\n\nYes.")],
+)
+def test_reasoning_is_left_out_where_nobody_wants_it(
+    tool_server: RunningServer, tool_engine: FakeEngine, prompt: str, text: str, size: int
+) -> None:
+    say(tool_engine, text, size)
+    whole = tool_server.chat(prompt, include_reasoning=False).json()
+    message = whole["choices"][0]["message"]
+    assert message == {"role": "assistant", "content": "Yes."}
+    assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] > 0
+    events = events_of(tool_server.chat(prompt, include_reasoning=False, stream=True).text)
+    deltas = [event["choices"][0]["delta"] for event in events]
+    assert {key for delta in deltas for key in delta} == {"role", "content"}
+    assert "".join(delta.get("content", "") for delta in deltas) == "Yes."
+    assert events[-1]["choices"][0]["finish_reason"] == "stop"
+    for asked in (None, True):
+        assert tool_server.chat(prompt, include_reasoning=asked).json()["choices"][0]["message"]["reasoning"] == "Hm."
+
+
+@pytest.mark.parametrize("size", [1, 3, 8, 1000])
 def test_a_third_turn_leaks_no_mark_of_reasoning(
     tool_server: RunningServer, tool_engine: FakeEngine, size: int
 ) -> None:
