@@ -70,13 +70,13 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Check every limit."""
+        for name in ("limit_mm_per_prompt", "mm_processor_kwargs", "media_io_kwargs"):
+            msgspec.structs.force_setattr(self, name, without_nulls(getattr(self, name)))
         require_known_keys("limit_mm_per_prompt", self.limit_mm_per_prompt, _DEFAULT_LIMITS)
         msgspec.structs.force_setattr(self, "limit_mm_per_prompt", {**_DEFAULT_LIMITS, **self.limit_mm_per_prompt})
         for modality, limit in self.limit_mm_per_prompt.items():
             if limit < 0:
                 refuse(f"limit_mm_per_prompt.{modality}", limit, "at least 0")
-        for name in ("mm_processor_kwargs", "media_io_kwargs"):
-            msgspec.structs.force_setattr(self, name, without_nulls(getattr(self, name)))
         check_processor_kwargs(self.mm_processor_kwargs)
         check_media_io_kwargs(self.media_io_kwargs, self.max_video_frames)
         for name in (

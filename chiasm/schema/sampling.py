@@ -33,7 +33,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Decoding parameters, under the names that vLLM and OpenAI use.
 
     Attributes:
-        n: answers to generate for the prompt; where none is drawn they are alike.
+        n: answers to generate for the prompt; with temperature 0 they are alike.
         presence_penalty: added once to tokens already generated, in [-2, 2].
         frequency_penalty: added per occurrence among generated tokens, in [-2, 2].
         repetition_penalty: divides positive and multiplies negative logits of tokens seen in prompt or output; > 0.
