@@ -365,6 +365,26 @@ def test_without_tokens_for_its_marks_there_is_no_reasoning_before_a_form(
     assert "reasoning" not in message
 
 
+@pytest.mark.parametrize("size", [1, 3, 1000])
+@pytest.mark.parametrize("text", ["<think>", "<think>a</think>b", "</think>", " <think>"])
+def test_a_form_may_be_spelled_like_a_mark_of_reasoning(
+    tool_server: RunningServer, tool_engine: FakeEngine, text: str, size: int
+) -> None:
+    tool_engine.added_tokens = THINK
+    say(tool_engine, text, size)
+    message = tool_server.chat(guided_choice=[text, "no"]).json()["choices"][0]["message"]
+    assert message == {"role": "assistant", "content": text}
+    parts = events_of(tool_server.chat(guided_choice=[text, "no"], stream=True).text)
+    assert "".join(part["choices"][0]["delta"].get("content", "") for part in parts) == text
+
+
+def test_a_form_behind_reasoning(tool_server: RunningServer, tool_engine: FakeEngine) -> None:
+    tool_engine.added_tokens = {"<think>": AddedToken(10, is_special=False), "</think>": AddedToken(8, False)}
+    tool_engine.words = ("<think>", "Hm.", "</think>", "<think>")
+    message = tool_server.chat(guided_choice=["<think>"]).json()["choices"][0]["message"]
+    assert (message["reasoning"], message["content"]) == ("Hm.", "<think>")
+
+
 def test_markers_that_are_special_tokens_are_not_skipped(tool_server: RunningServer, tool_engine: FakeEngine) -> None:
     tool_server.chat(tools=[NOW])
     tool_engine.added_tokens = {"<tool_call>": AddedToken(9, is_special=True)}
