@@ -63,6 +63,15 @@ def refuse(param: str, value: object, limit: str, *, status: int = 400) -> NoRet
     raise UserError(f"{param} must be {limit}, got {shorten(value)}.", param=param, status=status)
 
 
+def refuse_unserved(param: str, value: object) -> NoReturn:
+    """Raise the one form of "what this asks for is known, and not served".
+
+    Raises:
+        UserError: always.
+    """
+    raise UserError(f"{param} is not served by this version, got {shorten(value)}.", param=param)
+
+
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 80
 

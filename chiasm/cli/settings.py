@@ -9,7 +9,7 @@ from typing import Any
 
 from chiasm.cli.options import EngineOptions, SamplingOptions, ServerOptions
 from chiasm.config.built_in import BUILT_IN_NAME
-from chiasm.config.engine import EngineConfig, MediaConfig
+from chiasm.config.engine import EngineConfig, MediaConfig, without_nulls
 from chiasm.config.server import ServerConfig
 from chiasm.errors import UserError, refuse
 from chiasm.schema.sampling import SamplingParams
@@ -83,4 +83,4 @@ def _json_object(name: str, text: str, example: Mapping[str, Any]) -> dict[str, 
         raise UserError(f"{name} is not valid JSON: {error}.", param=name) from error
     if not isinstance(value, dict):
         refuse(name, value, f"a JSON object such as {json.dumps(example)}")
-    return value
+    return without_nulls(value)

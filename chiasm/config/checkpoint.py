@@ -158,6 +158,16 @@ def read_tokenizer(folder: Path) -> str:
         raise UserError(f"the checkpoint's tokenizer can't be read: {error}", param="model") from error
 
 
+def read_special_texts(folder: Path) -> set[str]:
+    """How the tokens are written that ``tokenizer_config.json`` names special: not every ``tokenizer.json`` does."""
+    settings = read_json(folder, "tokenizer_config.json") or {}
+    named = [value for name, value in settings.items() if name.endswith("_token")]
+    decoder = settings.get("added_tokens_decoder")
+    if isinstance(decoder, dict):
+        named += [token for token in decoder.values() if isinstance(token, dict) and token.get("special")]
+    return {str(value.get("content")) if isinstance(value, dict) else str(value) for value in named}
+
+
 def _convert_tokenizer(folder: Path) -> str:
     from transformers import AutoTokenizer  # takes seconds to import
 

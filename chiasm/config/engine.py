@@ -71,6 +71,8 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Check every limit."""
+        for name in ("limit_mm_per_prompt", "mm_processor_kwargs", "media_io_kwargs"):
+            msgspec.structs.force_setattr(self, name, without_nulls(getattr(self, name)))
         require_known_keys("limit_mm_per_prompt", self.limit_mm_per_prompt, _DEFAULT_LIMITS)
         msgspec.structs.force_setattr(self, "limit_mm_per_prompt", {**_DEFAULT_LIMITS, **self.limit_mm_per_prompt})
         for modality, limit in self.limit_mm_per_prompt.items():
@@ -206,21 +208,30 @@ def check_cache_size(name: str, num_gib: float) -> None:
         refuse(name, num_gib, f"in [0, {_MAX_CACHE_GIB}] GiB")
 
 
-def check_processor_kwargs(kwargs: dict[str, int]) -> None:
+def without_nulls(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without those that are null or have nothing in them, which say as much as if they were left out."""
+    inner = {key: without_nulls(value) if isinstance(value, Mapping) else value for key, value in settings.items()}
+    return {key: value for key, value in inner.items() if value is not None and value != {}}
+
+
+def check_processor_kwargs(kwargs: Mapping[str, Any], param: str = "mm_processor_kwargs") -> None:
     """Refuse unknown keys and values that are not positive whole numbers.
+
+    Args:
+        kwargs: ``min_pixels`` and ``max_pixels``.
+        param: the field that holds them, for errors.
 
     Raises:
         UserError: naming the key.
     """
-    require_known_keys("mm_processor_kwargs", kwargs, PROCESSOR_KEYS)
+    require_known_keys(param, kwargs, PROCESSOR_KEYS)
     for key, value in kwargs.items():
         if type(value) is not int or value < 1:
-            refuse(f"mm_processor_kwargs.{key}", value, "a positive whole number of pixels")
+            refuse(f"{param}.{key}", value, "a positive whole number of pixels")
     if kwargs.get("min_pixels", 1) > kwargs.get("max_pixels", 2**62):
         raise UserError(
-            f"mm_processor_kwargs.min_pixels={kwargs['min_pixels']} must not be above "
-            f"mm_processor_kwargs.max_pixels={kwargs['max_pixels']}.",
-            param="mm_processor_kwargs",
+            f"{param}.min_pixels={kwargs['min_pixels']} must not be above {param}.max_pixels={kwargs['max_pixels']}.",
+            param=param,
         )
 
 
@@ -238,15 +249,31 @@ def check_media_io_kwargs(kwargs: Mapping[str, Any], max_video_frames: int) -> N
     video = kwargs.get("video", {})
     if not isinstance(video, Mapping):
         refuse("media_io_kwargs.video", video, "an object")
-    require_known_keys("media_io_kwargs.video", video, VIDEO_IO_KEYS)
+    check_video_sampling(video, max_video_frames)
+
+
+def check_video_sampling(
+    video: Mapping[str, Any], max_video_frames: int, param: str = "media_io_kwargs.video"
+) -> None:
+    """Refuse unknown keys, and numbers of frames that nobody may have.
+
+    Args:
+        video: ``fps`` or ``num_frames``.
+        max_video_frames: most frames of one video.
+        param: the field that holds them, for errors.
+
+    Raises:
+        UserError: naming the key.
+    """
+    require_known_keys(param, video, VIDEO_IO_KEYS)
     if len(video) > 1:
-        raise UserError("media_io_kwargs.video must have fps or num_frames, not both.", param="media_io_kwargs")
+        raise UserError(f"{param} must have fps or num_frames, not both.", param=param)
     for key, value in video.items():
         if type(value) not in (int, float):
-            refuse(f"media_io_kwargs.video.{key}", value, "a number")
+            refuse(f"{param}.{key}", value, "a number")
     fps, count = video.get("fps", 1), video.get("num_frames", -1)
     if not 0 < fps <= _MAX_FPS:
-        refuse("media_io_kwargs.video.fps", fps, f"above 0 and at most {_MAX_FPS:g}")
+        refuse(f"{param}.fps", fps, f"above 0 and at most {_MAX_FPS:g}")
     if count != -1 and not (1 <= count <= max_video_frames and count == int(count)):
         limit = f"-1 for all frames, or a whole number in [1, {max_video_frames}] (max_video_frames)"
-        refuse("media_io_kwargs.video.num_frames", count, limit)
+        refuse(f"{param}.num_frames", count, limit)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import llguidance
 
-from chiasm.config.checkpoint import read_tokenizer
 from chiasm.errors import UserError
 from chiasm.grammar.reasons import reason_for_user
-from chiasm.grammar.spacing import spaced_schema
+from chiasm.grammar.schemas import followed_schema
+from chiasm.grammar.vocabulary import FormTokens
 from chiasm.schema.structured import StructuredOutputs
 
 _MAX_KEPT = 64  # compiled grammars
@@ -35,7 +35,7 @@ class GrammarCompiler:
 
     def __init__(self, folder: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
         self.vocab_size, self.eos_token_ids = vocab_size, tuple(eos_token_ids)
-        self._tokens = _read_tokens(folder, vocab_size, list(eos_token_ids))
+        self._tokens = FormTokens(folder, vocab_size, list(eos_token_ids))
         self._kept: OrderedDict[StructuredOutputs, llguidance.LLMatcher] = OrderedDict()
 
     def compile(self, form: StructuredOutputs) -> llguidance.LLMatcher:
@@ -56,7 +56,7 @@ class GrammarCompiler:
 
     def _compile(self, form: StructuredOutputs) -> llguidance.LLMatcher:
         try:
-            matcher = llguidance.LLMatcher(self._tokens, _grammar(form), log_level=0, limits=_LIMITS)
+            matcher = llguidance.LLMatcher(self._tokens.tokenizer, self._grammar(form), log_level=0, limits=_LIMITS)
         except (ValueError, RecursionError) as error:
             raise _refusal(form, str(error)) from error
         first = matcher.deep_copy()
@@ -66,27 +66,18 @@ class GrammarCompiler:
             raise _refusal(form, first.get_error())
         return matcher
 
-
-def _read_tokens(folder: Path, vocab_size: int, eos_token_ids: list[int]) -> llguidance.LLTokenizer:
-    text = read_tokenizer(folder)
-    try:
-        return llguidance.LLTokenizer(text, n_vocab=vocab_size, eos_token=eos_token_ids)
-    except ValueError:  # some have tokens behind it that only prompts may hold
-        return llguidance.LLTokenizer(text, eos_token=eos_token_ids)
-
-
-def _grammar(form: StructuredOutputs) -> str:
-    """In llguidance's own notation."""
-    if form.json is not None:
-        return llguidance.LLMatcher.grammar_from_json_schema(json.dumps(spaced_schema(json.loads(form.json))))
-    if form.json_object:
-        return llguidance.LLMatcher.grammar_from_json_schema(json.dumps(spaced_schema({"type": "object"})))
-    if form.regex is not None:
-        return llguidance.LLMatcher.grammar_from_regex(form.regex)
-    if form.choice is not None:
-        return llguidance.LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, form.choice)))
-    assert form.grammar is not None
-    return llguidance.grammar_from("grammar", form.grammar)
+    def _grammar(self, form: StructuredOutputs) -> str:
+        """In llguidance's own notation."""
+        if form.json is not None:
+            return llguidance.LLMatcher.grammar_from_json_schema(json.dumps(followed_schema(json.loads(form.json))))
+        if form.json_object:
+            return llguidance.LLMatcher.grammar_from_json_schema(json.dumps(followed_schema({"type": "object"})))
+        if form.regex is not None:
+            return llguidance.LLMatcher.grammar_from_regex(form.regex)
+        if form.choice is not None:
+            return llguidance.LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, form.choice)))
+        assert form.grammar is not None
+        return llguidance.grammar_from("grammar", self._tokens.with_ids(form.grammar))
 
 
 def _refusal(form: StructuredOutputs, reason: str) -> UserError:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from chiasm.grammar.spacing import spaced_schema
+from chiasm.grammar.schemas import followed_schema
 from chiasm.schema.structured import CallFrame
 
 
@@ -44,7 +44,7 @@ def calls_or_form_grammar(
         is_parallel: whether there may be several calls.
     """
     calls = f"call ({json.dumps(frame.between)} call)*" if is_parallel else "call"
-    rules = [f"start: form | {calls}", f"form: %json {json.dumps(spaced_schema(form))}"]
+    rules = [f"start: form | {calls}", f"form: %json {json.dumps(followed_schema(form))}"]
     return "\n".join([*rules, *_call_rules(schemas, frame, special)]) + "\n"
 
 
@@ -53,7 +53,7 @@ def _call_rules(schemas: Mapping[str, Mapping[str, Any]], frame: CallFrame, spec
     for index, (name, schema) in enumerate(schemas.items()):
         head = _terms(f'{frame.before}{{"name": "{name}", "{frame.arguments}": ', special)
         rules.append(f"call_{index}: {head} arguments_{index} {_terms('}' + frame.after, special)}")
-        rules.append(f"arguments_{index}: %json {json.dumps(spaced_schema({**schema, 'type': 'object'}))}")
+        rules.append(f"arguments_{index}: %json {json.dumps(followed_schema({**schema, 'type': 'object'}))}")
     return rules
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from chiasm.engine.frontend.messages import parse_messages
-from chiasm.errors import UserError, refuse, require_known_keys
+from chiasm.engine.frontend.messages import parse_messages, unread_keys
+from chiasm.errors import UserError, refuse, require_known_keys, shorten
+from chiasm.logs import get_logger
 from chiasm.schema.chat import ChatMessage, ImagePart, MediaPart, VideoPart
+
+_logger = get_logger(__name__)
 
 _MEDIA_KEYS = ("multi_modal_data", "mm_processor_kwargs", "media_io_kwargs")
 _PROMPT_KEYS = ("prompt", "prompt_token_ids", *_MEDIA_KEYS, "cache_salt")
@@ -35,14 +38,19 @@ def as_prompts(prompts: Any) -> list[CompletionInput]:
 
 
 def as_conversations(messages: Any) -> list[tuple[ChatMessage, ...]]:
-    """One conversation (a list of messages) or a list of them.
+    """One conversation (a list of messages) or a list of them. What nobody reads of them is warned of in the log.
 
     Raises:
         UserError: naming the message or part at fault.
     """
     is_one = bool(messages) and isinstance(messages[0], Mapping)
     listed = [messages] if is_one else list(messages)
-    return [parse_messages(conversation) for conversation in listed]
+    conversations = [parse_messages(conversation) for conversation in listed]
+    unread = {key for conversation in listed for key in unread_keys(conversation)}
+    if unread:
+        names = ", ".join(shorten(name) for name in sorted(unread)[:10])
+        _logger.warning("Ignored unknown keys of messages: %s.", names)
+    return conversations
 
 
 def _as_prompt(prompt: Any, param: str) -> CompletionInput:

@@ -13,8 +13,10 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 
 from chiasm.errors import UserError, refuse
+from chiasm.multimodal.png import Png, is_png, is_transparent, read_png
 
 ACCEPTED_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 
@@ -47,13 +49,16 @@ def decode_image(data: bytes | bytearray, *, max_pixels: int, param: str | None 
     Raises:
         UserError: if it is too large, of a format that is not accepted, broken or cut short.
     """
+    png = None
     try:
-        image = Image.open(io.BytesIO(data), formats=ACCEPTED_FORMATS)
+        if is_png(data):
+            png = read_png(data)
+        image = Image.open(io.BytesIO(data if png is None else png.data), formats=ACCEPTED_FORMATS)
     except Image.DecompressionBombError:  # Pillow's own limit, where it was left on
         refuse(param or "image", "more", f"at most {max_pixels} pixels in size")
     except Exception as error:
         _refuse_undecodable(param, error)
-    return image_to_rgb(image, max_pixels=max_pixels, param=param)
+    return _to_rgb(image, png, max_pixels, param)
 
 
 def image_to_rgb(image: Image.Image, *, max_pixels: int, param: str | None = None) -> npt.NDArray[np.uint8]:
@@ -62,15 +67,10 @@ def image_to_rgb(image: Image.Image, *, max_pixels: int, param: str | None = Non
     Raises:
         UserError: see ``decode_image``; also for modes "I" and "F", which do not say what is white.
     """
-    _check_size(image.width, image.height, max_pixels, param)
-    if image.mode in _UNSCALED_MODES:
-        refuse(param or "image", f"mode {image.mode}", "of 8 or 16 bits a channel; convert it to RGB first")
-    # Whatever a decoder raises on hostile bytes is the picture's fault, and its words stay inside: decoders'
-    # messages have held addresses and paths.
-    try:
-        return np.array(_flatten(_turn_upright(image)))
-    except Exception as error:
-        _refuse_undecodable(param, error)
+    data = _undecoded_png(image)
+    if data is not None:
+        return decode_image(data, max_pixels=max_pixels, param=param)
+    return _to_rgb(image, None, max_pixels, param)
 
 
 def array_to_rgb(array: npt.NDArray[Any], *, max_pixels: int, param: str | None = None) -> npt.NDArray[np.uint8]:
@@ -94,6 +94,33 @@ def array_to_rgb(array: npt.NDArray[Any], *, max_pixels: int, param: str | None 
     return np.array(_flatten(Image.fromarray(array)))
 
 
+def _undecoded_png(image: Image.Image) -> bytes | None:
+    """The file of a PNG that is opened and no more: Pillow would not see all that is wrong with it."""
+    if not isinstance(image, PngImageFile) or not image.tile or image.fp is None or image.tell():
+        return None
+    place = image.fp.tell()
+    image.fp.seek(0)
+    data = image.fp.read()
+    image.fp.seek(place)
+    return data if is_png(data) else None
+
+
+def _to_rgb(image: Image.Image, png: Png | None, max_pixels: int, param: str | None) -> npt.NDArray[np.uint8]:
+    _check_size(image.width, image.height, max_pixels, param)
+    if image.mode in _UNSCALED_MODES:
+        refuse(param or "image", f"mode {image.mode}", "of 8 or 16 bits a channel; convert it to RGB first")
+    # Whatever a decoder raises on hostile bytes is the picture's fault, and its words stay inside: decoders'
+    # messages have held addresses and paths.
+    try:
+        image.load()  # here and not within what may fail: after its first error Pillow takes the rest for black
+        if png is not None and png.transparent is not None:
+            clear = is_transparent(png.data, png.transparent, max_pixels)
+            image.putalpha(Image.fromarray(np.where(clear, 0, 255).astype(np.uint8)))
+        return np.array(_flatten(_turn_upright(_without_unused_alpha(image))))
+    except Exception as error:
+        _refuse_undecodable(param, error)
+
+
 def _check_size(width: int, height: int, max_pixels: int, param: str | None) -> None:
     if not 0 < width * height <= max_pixels:
         refuse(param or "image", f"{width} x {height}", f"between 1 and {max_pixels} pixels in size")
@@ -110,6 +137,13 @@ def _turn_upright(image: Image.Image) -> Image.Image:
     except Exception:  # a broken note beside the picture does not make the picture unreadable
         return image
     return image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
+
+
+def _without_unused_alpha(image: Image.Image) -> Image.Image:
+    """A BMP's fourth byte is often nothing: where it is 0 everywhere it says nothing, as browsers have it."""
+    if image.format == "BMP" and image.mode == "RGBA" and image.getchannel("A").getextrema() == (0, 0):
+        return image.convert("RGB")
+    return image
 
 
 def _flatten(image: Image.Image) -> Image.Image:

@@ -7,6 +7,8 @@ for a preprocessing process, which a hostile video may take down or keep busy un
 from __future__ import annotations
 
 import io
+import math
+import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,11 +21,14 @@ import numpy as np
 import numpy.typing as npt
 from av.container import InputContainer
 from av.packet import Packet as AnyPacket
+from av.sidedata.sidedata import SideDataContainer
+from av.sidedata.sidedata import Type as SideDataType
 from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from chiasm.errors import UserError, refuse
+from chiasm.multimodal.cut_short import is_cut_short
 
 if TYPE_CHECKING:
     Packet = AnyPacket[VideoStream]
@@ -47,6 +52,7 @@ _MOST_FPS = 120  # of the longest video: more packets than that are not even cou
 _VP8_SHOWN = 0x10  # in the first byte of a VP8 frame (RFC 6386, 9.1)
 # A header's frame rate is taken if the frames' own times agree with it so far; some programs write any number.
 _RATE_TOLERANCE = 0.1
+_UNEVEN = 0.5  # frames by which one that is shown may be off
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,8 @@ class Clip:
 
     Attributes:
         num_frames: that it shows.
-        fps: on average.
+        fps: on average; 0 where nothing tells.
+        seconds: when each frame is shown, the first at 0; None where they follow each other evenly.
     """
 
     def __init__(self, stream: VideoStream, packets: Sequence[Packet]) -> None:
@@ -82,7 +89,7 @@ class Clip:
         self._times = [time for time, _ in shown]
         self._starts = [start for _, start in shown]
         self.num_frames = len(shown)
-        self.fps = _frame_rate(stream, self._times)
+        self.fps, self.seconds = _rate_and_times(stream, self._times)
 
     def frames(self, indices: Sequence[int], param: str | None = None) -> Iterator[npt.NDArray[np.uint8]]:
         """Decode these frames, and others only as far as these need them.
@@ -118,11 +125,13 @@ def open_clip(data: bytes | bytearray, limits: VideoLimits, param: str | None = 
         param: the request's field that holds it, for errors.
 
     Raises:
-        UserError: if it is too large or too long, of a format or codec that is not accepted, or broken.
+        UserError: if it is too large or too long, of a format or codec that is not accepted, broken or cut short.
     """
     name = next((name for start, mark, name in _MARKS if data[start : start + len(mark)] == mark), None)
     if name is None:
         raise _undecodable(param)
+    if is_cut_short(data, name):
+        raise _cut_short(param)
     options = {"max_pixels": str(limits.max_pixels)}
     with _refusing(param):
         container = av.open(io.BytesIO(data), "r", format=name, options={**_PROBE, **options})
@@ -189,6 +198,8 @@ def _read_packets(
     for packet in container.demux(stream):
         if packet.size == 0:
             continue
+        if packet.is_corrupt:  # the file ends within it
+            raise _cut_short(param)
         if len(packets) >= most:
             refuse(param or "video", f"more than {most} frames", f"of at most {most} frames")
         packets.append(packet)
@@ -237,19 +248,49 @@ def _starts(packets: Sequence[Packet]) -> list[int]:
     return starts
 
 
-def _frame_rate(stream: VideoStream, times: Sequence[int]) -> float:
-    """Frames in a second on average; 0 where nothing tells."""
+def _rate_and_times(stream: VideoStream, times: Sequence[int]) -> tuple[float, tuple[float, ...] | None]:
+    """Frames in a second on average, 0 where nothing tells; and when they are shown, if not evenly."""
     stated = max(stream.average_rate or Fraction(0), Fraction(0))
     if len(times) < 2 or times[-1] == times[0] or stream.time_base is None:
-        return float(stated)
+        return float(stated), None
+    seconds = tuple(float((time - times[0]) * stream.time_base) for time in times)
     measured = Fraction(len(times) - 1) / ((times[-1] - times[0]) * stream.time_base)
-    return float(stated if abs(stated - measured) <= _RATE_TOLERANCE * measured else measured)
+    for rate in (stated, measured):
+        if abs(rate - measured) <= _RATE_TOLERANCE * measured and _follow_evenly(seconds, float(rate)):
+            return float(rate), None
+    return float(measured), seconds
+
+
+def _follow_evenly(seconds: Sequence[float], rate: float) -> bool:
+    """Whether frames are shown at a rate, but for what a container's clock rounds off."""
+    return all(abs(time * rate - index) < _UNEVEN for index, time in enumerate(seconds))
 
 
 def _upright(frame: VideoFrame) -> npt.NDArray[np.uint8]:
-    """[height, width, 3] uint8, turned as the file says; a camera that was held upright writes its pictures lying."""
+    """[height, width, 3] uint8, turned and mirrored as the file says: a camera may write its pictures as it is held.
+
+    Whatever the file says exactly, it is the nearest of the eight ways in which a picture can lie.
+    """
     rgb = np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
-    return np.ascontiguousarray(np.rot90(rgb, round(frame.rotation / 90)))
+    x_right, x_down, y_right, y_down = _directions(frame)
+    right, down = x_right, y_down
+    if abs(x_down) + abs(y_right) > abs(x_right) + abs(y_down):
+        rgb, right, down = rgb.transpose(1, 0, 2), y_right, x_down
+    return np.ascontiguousarray(rgb[:: -1 if down < 0 else 1, :: -1 if right < 0 else 1])
+
+
+def _directions(frame: VideoFrame) -> tuple[float, float, float, float]:
+    """Where a frame's x, and where its y, runs on the screen: to the right and down (ISO 14496-12, 8.2.2.1)."""
+    try:
+        # Not frame.side_data, which makes a cycle: the frame, and the threads that convert it, would live on a while.
+        for data in SideDataContainer(frame):  # type: ignore[call-arg]  # which its stub leaves out
+            if data.type is SideDataType.DISPLAYMATRIX:
+                x_right, x_down, _, y_right, y_down = struct.unpack("=5i", bytes(data)[:20])
+                return x_right, x_down, y_right, y_down
+    except ValueError:  # among other data of a kind that PyAV doesn't know; the angle alone it finds
+        angle = math.radians(frame.rotation)
+        return math.cos(angle), -math.sin(angle), math.sin(angle), math.cos(angle)
+    return 1, 0, 0, 1
 
 
 @contextmanager
@@ -261,6 +302,10 @@ def _refusing(param: str | None) -> Iterator[None]:
         raise
     except Exception as error:
         raise _undecodable(param) from error
+
+
+def _cut_short(param: str | None) -> UserError:
+    return UserError("the video is cut short: its file ends before the video does.", param=param)
 
 
 def _undecodable(param: str | None) -> UserError:

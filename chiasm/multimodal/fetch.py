@@ -22,6 +22,7 @@ from chiasm.multimodal.downloads import HeldDownloads
 from chiasm.multimodal.reach import Reach
 from chiasm.multimodal.remote_url import RemoteTarget, parse_remote_url
 from chiasm.multimodal.resolve import Resolver, SystemResolver
+from chiasm.schema.media import Modality
 
 if TYPE_CHECKING:
     import httpcore2
@@ -42,7 +43,7 @@ class MediaFetcher:
     """Downloads pictures and videos from the public internet and from private hosts that the operator names.
 
     Args:
-        media: timeout of pictures, size limit, and whom downloads may reach.
+        media: timeouts, size limit, and whom downloads may reach.
         resolve: finds the addresses of a host; None asks the system.
         ssl_context: None verifies against the system's authorities.
         dialer: opens connections; None means plain TCP.
@@ -59,7 +60,7 @@ class MediaFetcher:
         ssl_context: ssl.SSLContext | None = None,
         dialer: httpcore2.AsyncNetworkBackend | None = None,
     ) -> None:
-        self._timeout = media.fetch_timeout
+        self._seconds = {"image": media.fetch_timeout, "video": media.video_fetch_timeout}
         self._max_bytes = media.max_media_bytes
         self._reach = Reach(media)
         self._resolve = resolve or SystemResolver()
@@ -68,36 +69,40 @@ class MediaFetcher:
         self._slots = asyncio.Semaphore(_MAX_DOWNLOADS)
 
     async def fetch(
-        self, url: str, param: str | None = None, *, held: HeldDownloads | None = None, seconds: float | None = None
+        self,
+        url: str,
+        param: str | None = None,
+        *,
+        modality: Modality = "image",
+        held: HeldDownloads | None = None,
     ) -> bytes:
         """Download a picture or a video.
 
         Args:
             url: of scheme ``http`` or ``https``.
             param: the request's field that holds it, for errors.
+            modality: what it is, which may take its own time, redirects included.
             held: counts its bytes; None if nobody bounds them.
-            seconds: for all of it, redirects included; None takes the time that a picture gets.
 
         Raises:
             UserError: 400 for a host or an address that may not be reached; 422 for a malformed URL, a host that
-                does not exist or sends what takes too long to parse, a refusal by the host, too many redirects or too
-                large a body, and, with
-                ``may_pass``, a host that is out of order or too slow.
+                does not exist or sends what can't be read in time, a refusal by the host, too many redirects or too
+                large a body, and, with ``may_pass``, a host that is out of order or too slow.
             OverloadedError: if too many hosts are being looked up, or from ``held``.
         """
-        seconds = self._timeout if seconds is None else seconds
+        seconds = self._seconds[modality]
         async with self._slots:
             try:
                 async with asyncio.timeout(seconds):
-                    return await self._follow(url, partial(_count, held, param), param)
+                    return await self._follow(url, modality, partial(_count, held, param), param)
             except TimeoutError as error:
                 message = f"the media URL could not be downloaded within {seconds:g} seconds."
                 raise UserError(message, param=param, status=422, may_pass=True) from error
 
-    async def _follow(self, url: str, on_bytes: OnBytes, param: str | None) -> bytes:
+    async def _follow(self, url: str, modality: Modality, on_bytes: OnBytes, param: str | None) -> bytes:
         for _ in range(1 + _MAX_REDIRECTS):
             target = parse_remote_url(url, param=param)
-            answer = await self._get(target, on_bytes, param)
+            answer = await self._get(target, modality, on_bytes, param)
             if answer.status == 200:
                 return answer.body
             if answer.status not in _REDIRECTS or answer.location is None:
@@ -105,15 +110,16 @@ class MediaFetcher:
             url = _joined(url, answer.location, param)
         raise UserError(f"the media URL redirects more than {_MAX_REDIRECTS} times.", param=param, status=422)
 
-    async def _get(self, target: RemoteTarget, on_bytes: OnBytes, param: str | None) -> Answer:
+    async def _get(self, target: RemoteTarget, modality: Modality, on_bytes: OnBytes, param: str | None) -> Answer:
         # Only when needed: 70 ms.
-        from chiasm.multimodal.http_get import CostlyHostError, DownloadError, TooLargeError, http_get
+        from chiasm.multimodal.http_get import DownloadError, HostFaultError, TooLargeError, http_get
 
         addresses = await self._checked_addresses(target, param)
         try:
             download = http_get(
                 target,
                 addresses,
+                modality,
                 max_bytes=self._max_bytes,
                 on_bytes=on_bytes,
                 ssl_context=self._ssl_context,
@@ -123,7 +129,7 @@ class MediaFetcher:
         except TooLargeError as error:
             message = f"the media URL must hold at most {self._max_bytes} bytes."
             raise UserError(message, param=param, status=422) from error
-        except CostlyHostError as error:
+        except HostFaultError as error:
             message = f"the media URL could not be downloaded: its host sends {error}."
             raise UserError(message, param=param, status=422) from error
         except DownloadError as error:

@@ -12,7 +12,9 @@ from typing import Any
 import httpcore2
 
 from chiasm.multimodal.addresses import IPAddress
+from chiasm.multimodal.content_coding import BodyDecoder, CodingError
 from chiasm.multimodal.remote_url import RemoteTarget
+from chiasm.schema.media import Modality
 
 _NETWORK_ERRORS = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException, OSError)
 # What a host may cost: parsing takes as long for a piece of one byte as for one of 64 KiB.
@@ -20,7 +22,12 @@ _MAX_HEAD_BYTES = 32 * 1024  # of headers, of the interim responses before them 
 _HEAD_READ = 4096
 _FREE_PIECES = 64
 _MIN_MEAN_PIECE = 256  # bytes; a piece is a chunk, or a part of one where the network cut it
-_HEADERS = (("User-Agent", "chiasm"), ("Accept", "image/*"), ("Accept-Encoding", "identity"))
+_HEADERS = (("User-Agent", "chiasm"), ("Accept-Encoding", "identity"))
+# What can be decoded goes first, for hosts that choose by it; anything else is looked at, too.
+_ACCEPTED: dict[Modality, str] = {
+    "image": "image/jpeg, image/png, image/webp, image/gif, image/bmp, image/*;q=0.5, */*;q=0.1",
+    "video": "video/mp4, video/webm, image/gif, video/*;q=0.5, */*;q=0.1",
+}
 
 
 class DownloadError(Exception):
@@ -31,8 +38,8 @@ class TooLargeError(Exception):
     """The body is larger than allowed."""
 
 
-class CostlyHostError(Exception):
-    """What the host sends takes too long to parse; the message says why, as it follows "its host sends"."""
+class HostFaultError(Exception):
+    """What the host sends can't be read, or not in time; the message says why, as it follows "its host sends"."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +72,11 @@ class _HeadLimit:
         """Count bytes that have arrived.
 
         Raises:
-            CostlyHostError: if they are too many.
+            HostFaultError: if they are too many.
         """
         self._num_bytes += num_bytes
         if not self.is_over and self._num_bytes > _MAX_HEAD_BYTES:
-            raise CostlyHostError(f"more than {_MAX_HEAD_BYTES} bytes before the media")
+            raise HostFaultError(f"more than {_MAX_HEAD_BYTES} bytes before the media")
 
 
 class _LimitedStream(httpcore2.AsyncNetworkStream):
@@ -136,6 +143,7 @@ class _PinnedBackend(httpcore2.AsyncNetworkBackend):
 async def http_get(
     target: RemoteTarget,
     addresses: Sequence[IPAddress],
+    modality: Modality,
     *,
     max_bytes: int,
     on_bytes: Callable[[int], None],
@@ -150,18 +158,21 @@ async def http_get(
     Args:
         target: what to request.
         addresses: the host's checked addresses.
-        max_bytes: largest body; it is counted as it arrives, whatever its stated length.
-        on_bytes: told the length of each piece of the body that has arrived; what it raises ends the download.
+        modality: what is hoped for, for hosts that have it in several formats.
+        max_bytes: largest body; it is counted as it arrives, whatever its stated length, and decoded.
+        on_bytes: told the length of each piece of the body that has arrived, decoded; what it raises ends the
+            download.
         ssl_context: None verifies against the system's authorities.
         dialer: what opens connections.
 
     Raises:
         DownloadError: if no address accepts, or the host breaks off or speaks no HTTP.
         TooLargeError: as soon as the body exceeds ``max_bytes``.
-        CostlyHostError: as soon as headers are too long, or a body's pieces too many for their size.
+        HostFaultError: as soon as headers are too long, a body's pieces too many for their size, or its encoding
+            can't be decoded.
     """
     url = httpcore2.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.target)
-    headers, head = [("Host", target.host_header), *_HEADERS], _HeadLimit()
+    headers, head = [("Host", target.host_header), ("Accept", _ACCEPTED[modality]), *_HEADERS], _HeadLimit()
     backend = _PinnedBackend(addresses, dialer or httpcore2.AnyIOBackend(), head)
     context = ssl_context or _system_ssl_context()
     try:
@@ -183,22 +194,34 @@ def _system_ssl_context() -> ssl.SSLContext:
 
 async def _read_body(response: httpcore2.Response, max_bytes: int, on_bytes: Callable[[int], None]) -> bytes:
     body = bytearray()
-    num_pieces = 0
-    async for piece in response.aiter_stream():
-        num_pieces += 1
-        body += piece
-        if len(body) > max_bytes:
-            raise TooLargeError
-        if len(body) < (num_pieces - _FREE_PIECES) * _MIN_MEAN_PIECE:
-            raise CostlyHostError("it in too small pieces")
-        on_bytes(len(piece))
-        if num_pieces % _FREE_PIECES == 0:  # one read can hold thousands of pieces, without a pause between
-            await asyncio.sleep(0)
+    num_pieces = num_received = 0
+    try:
+        decoder = BodyDecoder(", ".join(_values(response, b"content-encoding")))
+        async for piece in response.aiter_stream():
+            num_pieces += 1
+            num_received += len(piece)
+            if num_received > max_bytes:
+                raise TooLargeError
+            if num_received < (num_pieces - _FREE_PIECES) * _MIN_MEAN_PIECE:
+                raise HostFaultError("it in too small pieces")
+            for part in decoder.feed(piece):
+                body += part
+                if len(body) > max_bytes:
+                    raise TooLargeError
+                on_bytes(len(part))
+            if num_pieces % _FREE_PIECES == 0:  # one read can hold thousands of pieces, without a pause between
+                await asyncio.sleep(0)
+    except CodingError as error:
+        raise HostFaultError(str(error)) from error
+    if not decoder.is_complete:
+        raise DownloadError
     return bytes(body)
 
 
 def _location(response: httpcore2.Response) -> str | None:
-    for name, value in response.headers:
-        if name.lower() == b"location":
-            return value.decode("utf-8", errors="replace")
-    return None
+    return next(iter(_values(response, b"location")), None)
+
+
+def _values(response: httpcore2.Response, name: bytes) -> list[str]:
+    """What a header says, each time that it is there."""
+    return [value.decode("utf-8", errors="replace") for found, value in response.headers if found.lower() == name]

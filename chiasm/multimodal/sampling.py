@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import torch
 
 from chiasm.errors import refuse
 from chiasm.schema.media import FrameTimes, VideoProcessorSpec
+
+_ROUNDING = 1e-6  # seconds; a frame that is shown at a moment is the one of that moment
 
 
 def sample_frames(num_frames: int, fps: float, spec: VideoProcessorSpec, param: str | None = None) -> FrameTimes:
@@ -38,6 +42,22 @@ def sample_frames(num_frames: int, fps: float, spec: VideoProcessorSpec, param: 
         limit = f"of at most {spec.max_frames} frames, or be sampled by media_io_kwargs.video.num_frames or fps"
         refuse(param or "video", f"{len(indices)} frames", limit)
     return FrameTimes(tuple(indices), num_frames, fps)
+
+
+def at_true_times(times: FrameTimes, seconds: Sequence[float]) -> FrameTimes:
+    """The same moments of a video whose frames don't follow each other evenly, which Hugging Face takes for granted.
+
+    At each moment the frame is taken that is on the screen then; if all frames were taken, they still are.
+
+    Args:
+        times: as of a video with as many frames that follow each other evenly.
+        seconds: when each frame is shown; the first is at 0.
+    """
+    if set(times.indices) == set(range(len(seconds))):
+        return msgspec.structs.replace(times, shown=tuple(seconds[index] for index in times.indices))
+    moments = tuple(index / times.fps for index in times.indices)
+    indices = tuple(bisect_right(seconds, moment + _ROUNDING) - 1 for moment in moments)
+    return msgspec.structs.replace(times, indices=indices, shown=moments)
 
 
 def _steps_by_fps(num_frames: int, fps: float, spec: VideoProcessorSpec) -> Sequence[int]:

@@ -18,7 +18,9 @@ _FRAMES_HEADER = re.compile(r"data:video/jpeg[;,]", re.IGNORECASE)
 _MAX_DATA_HEADER = 1024
 # What tools put into base64 beside its characters: lines that end, and what a URL escapes.
 _SPACES = b" \t\r\n\f"
-_ESCAPES = {b"%2B": b"+", b"%2F": b"/", b"%3D": b"=", b"%0A": b"", b"%0D": b"", b"%09": b"", b"%20": b""}
+_ESCAPES = {b"%2B": b"+", b"%2F": b"/", b"%3D": b"=", b"%0A": b"\n", b"%0D": b"\r", b"%09": b"\t", b"%20": b" "}
+# Spaces with a character of base64 on either side.
+_LOST_PLUS = re.compile(rb"[^, \t\r\n\f] +[^, \t\r\n\f]")
 _FROM_URL_ALPHABET = bytes.maketrans(b"-_", b"+/")
 _MAX_ESCAPED_BYTES = 8 << 20  # several passes over a text take their time, in which nobody else is served
 _MAX_ESCAPED = 3  # bytes of a URL for a character of base64
@@ -65,7 +67,8 @@ def parse_source(url: str, *, max_bytes: int, param: str | None = None) -> Media
         UserError: for another scheme or none, ``data`` that is not base64 or is too long, and ``file`` URLs that
             name a host or are malformed.
 
-    Base64 may be in lines, percent-encoded, or in the alphabet of URLs; it is handed on without that.
+    Base64 may be in lines, percent-encoded, or in the alphabet of URLs; it is handed on without that. Spaces are read
+    at the ends of lines only: anywhere else they may have been a ``+``, which decoding a form makes of it.
     """
     match = _SCHEME.match(url)
     scheme = match[1].lower() if match else ""
@@ -134,11 +137,22 @@ def _plain_base64(text: str, param: str | None) -> bytes:
             found = found.replace(escape, meant).replace(escape.lower(), meant)
         if b"%" in found:
             _refuse("the data: URL is not valid base64: of escapes, only those of + / = and spaces are read.", param)
+    if b" " in (found := found.strip(_SPACES)):
+        _refuse_lost_pluses(found, param)
     if any(space in found for space in _SPACES):
         found = found.translate(None, _SPACES)
     if b"-" in found or b"_" in found:
         found = found.translate(_FROM_URL_ALPHABET)
     return found
+
+
+def _refuse_lost_pluses(text: bytes, param: str | None) -> None:
+    """Refuse spaces within a line of base64: without them it would be other bytes than with a + in their place."""
+    if len(text) > _MAX_ESCAPED_BYTES:
+        limit = f"base64 with spaces may have at most {_MAX_ESCAPED_BYTES} characters"
+        raise UserError(f"{limit}, got {len(text)}; without it may have more.", param=param, status=422)
+    if _LOST_PLUS.search(text):
+        _refuse("the data: URL is not valid base64: it has spaces within a line. Was a + decoded to one?", param)
 
 
 def _local_path(rest: str, param: str | None) -> bytes:

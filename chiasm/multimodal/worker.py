@@ -31,7 +31,7 @@ from chiasm.multimodal.decode_video import VideoLimits, open_clip
 from chiasm.multimodal.jobs import PREFIX, Done, Failed, Full, Job, Refused, Reply
 from chiasm.multimodal.local_files import read_local_file
 from chiasm.multimodal.processing import Frame, process_image, process_video
-from chiasm.multimodal.sampling import sample_frames
+from chiasm.multimodal.sampling import at_true_times, sample_frames
 from chiasm.schema.media import UNKNOWN_FPS, FrameTimes, ImageProcessorSpec, ProcessedItem, VideoProcessorSpec
 
 _NICENESS = 10
@@ -123,6 +123,8 @@ class Worker:
             return self._process_video(self._frames(texts, times, job.param), times, spec, job)
         with open_clip(self._encoded(job, payload), self._video_limits, job.param) as clip:
             times = sample_frames(clip.num_frames, clip.fps or UNKNOWN_FPS, spec, job.param)
+            if clip.seconds is not None:
+                times = at_true_times(times, clip.seconds)
             return self._process_video(clip.frames(times.indices, job.param), times, spec, job)
 
     def _frames(self, texts: Sequence[bytes], times: FrameTimes, param: str | None) -> Iterator[Frame]:

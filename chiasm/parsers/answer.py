@@ -28,6 +28,7 @@ class AnswerParser:
     Args:
         reasoning: how reasoning is marked; None where the model has none.
         is_reasoning_open: whether the prompt has begun it.
+        thinks_once: whether all behind the first reasoning is what is said, however that is spelled.
         calls: how calls are written; None where there are none to be expected.
         tools: the functions that may be called.
         forced: reads what a grammar has made of the answer behind the reasoning, in place of ``calls``.
@@ -38,11 +39,13 @@ class AnswerParser:
         *,
         reasoning: ReasoningFormat | None = None,
         is_reasoning_open: bool = False,
+        thinks_once: bool = False,
         calls: CallFormat | None = None,
         tools: Tools | None = None,
         forced: ForcedCalls | None = None,
     ) -> None:
         self._reasoning = reasoning
+        self._thinks_once = thinks_once
         self._calls = calls
         self._tools = tools or {}
         self._forced = forced
@@ -66,6 +69,10 @@ class AnswerParser:
     def is_reasoning(self) -> bool:
         """Whether the text so far ends within reasoning."""
         return self._mode == "reasoning"
+
+    def expect_no_reasoning(self) -> None:
+        """From its first character on the answer is what is said, however that is spelled."""
+        self._reasoning = None
 
     def feed(self, text: str) -> list[Event]:
         """What more text makes certain."""
@@ -121,6 +128,8 @@ class AnswerParser:
         marker = self._show_up_to((marks.start, marks.end, *markers))
         if marker == marks.end:
             self._enter("content")
+            if self._thinks_once:
+                self.expect_no_reasoning()
         elif marker == marks.start:
             if not self._is_at_start:  # at the start the model repeats what the template has written
                 self._show(marker)

@@ -15,16 +15,30 @@ class TextPart(msgspec.Struct, frozen=True):
     text: str
 
 
+class OwnSettings(msgspec.Struct, frozen=True):
+    """What a picture or a video asks for itself, in place of what its request does.
+
+    Attributes:
+        param: the field of the request that holds these settings, for errors (``messages[0].content[1]``).
+        values: by name: ``min_pixels`` and ``max_pixels``, and of a video ``fps`` or ``num_frames``.
+    """
+
+    param: str
+    values: dict[str, Any]
+
+
 class ImagePart(msgspec.Struct, frozen=True):
     """An image in a message.
 
     Attributes:
         source: a URL (``http``, ``https``, ``data``, ``file``), or for the offline API a PIL image or an array.
         param: the field of the request that holds it, for errors (``messages[0].content[1].image_url.url``).
+        own: what it asks for itself.
     """
 
     source: Any
     param: str
+    own: OwnSettings | None = None
 
 
 class VideoPart(msgspec.Struct, frozen=True):
@@ -34,10 +48,12 @@ class VideoPart(msgspec.Struct, frozen=True):
         source: a URL as for images, or for the offline API an encoded video as bytes, its frames as an array
             [frames, height, width, 3], or such an array with a dict that says when they are shown.
         param: the field of the request that holds it, for errors.
+        own: what it asks for itself.
     """
 
     source: Any
     param: str
+    own: OwnSettings | None = None
 
 
 MediaPart = ImagePart | VideoPart

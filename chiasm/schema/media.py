@@ -320,11 +320,13 @@ class FrameTimes(msgspec.Struct, frozen=True):
         indices: in order of time, counted from 0; a frame may come twice.
         num_frames: that the video has.
         fps: of the video, on average.
+        shown: when each of those that were taken is shown, in seconds; None where they follow each other evenly.
     """
 
     indices: tuple[int, ...]
     num_frames: int
     fps: float
+    shown: tuple[float, ...] | None = None
 
     @classmethod
     def of_all(cls, num_frames: int, fps: float | None) -> FrameTimes:
@@ -338,8 +340,8 @@ class FrameTimes(msgspec.Struct, frozen=True):
 
     def seconds(self, multiple: int) -> tuple[float, ...]:
         """When each frame is shown; the last one again until there is a multiple of so many."""
-        padding = -len(self.indices) % multiple
-        return tuple(index / self.fps for index in (*self.indices, *self.indices[-1:] * padding))
+        shown = self.shown or tuple(index / self.fps for index in self.indices)
+        return shown + shown[-1:] * (-len(shown) % multiple)
 
 
 class ProcessedItem(msgspec.Struct, frozen=True):

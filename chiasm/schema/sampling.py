@@ -9,7 +9,7 @@ from typing import SupportsIndex
 
 import msgspec
 
-from chiasm.errors import UserError, refuse
+from chiasm.errors import refuse
 from chiasm.schema.structured import StructuredOutputs
 
 MAX_STOP_STRINGS = 16
@@ -33,12 +33,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Decoding parameters, under the names that vLLM and OpenAI use.
 
     Attributes:
-        n: answers to generate for the prompt.
+        n: answers to generate for the prompt; with temperature 0 they are alike.
         presence_penalty: added once to tokens already generated, in [-2, 2].
         frequency_penalty: added per occurrence among generated tokens, in [-2, 2].
         repetition_penalty: divides positive and multiplies negative logits of tokens seen in prompt or output; > 0.
         temperature: 0 decodes greedily; otherwise in (0, 2]; values below 0.01 act as 0.01.
-        top_p: keep the smallest set of tokens whose probability reaches this, in (0, 1].
+        top_p: keep the smallest set of tokens whose probability reaches this, in [0, 1]; 0 keeps the likeliest one.
         top_k: keep the k likeliest tokens; 0 or -1 keeps all.
         min_p: drop tokens less likely than this share of the likeliest one, in [0, 1].
         seed: makes sampling repeatable, whatever else is in the batch.
@@ -178,17 +178,14 @@ def _check(p: SamplingParams) -> None:
     _check_float("presence_penalty", p.presence_penalty, -2, 2, "in [-2, 2]")
     _check_float("frequency_penalty", p.frequency_penalty, -2, 2, "in [-2, 2]")
     _check_float("temperature", p.temperature, 0, 2, "in [0, 2]")
+    _check_float("top_p", p.top_p, 0, 1, "in [0, 1]")
     _check_float("min_p", p.min_p, 0, 1, "in [0, 1]")
-    if not 0 < p.top_p <= 1:
-        refuse("top_p", p.top_p, "in (0, 1]")
     if not (math.isfinite(p.repetition_penalty) and p.repetition_penalty > 0):
         refuse("repetition_penalty", p.repetition_penalty, "finite and above 0")
     if p.top_k < -1:
         refuse("top_k", p.top_k, "-1, 0 (both: off) or positive")
     if not 1 <= p.n <= MAX_N:
         refuse("n", p.n, f"in [1, {MAX_N}]")
-    if p.n > 1 and p.is_greedy:
-        raise UserError("n must be 1 when temperature is 0: all answers would be the same.", param="n")
     _check_lengths(p)
     _check_tokens(p)
     _check_structured(p)

@@ -149,6 +149,7 @@ class ChatCompletion(msgspec.Struct, frozen=True):
     usage: Usage
     object: str = "chat.completion"
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_text: str | UnsetType | None = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
@@ -183,6 +184,7 @@ class ChatChunk(msgspec.Struct, frozen=True):
     usage: Usage | UnsetType = UNSET
     object: str = "chat.completion.chunk"
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_text: str | UnsetType | None = UNSET
 
 
 class CompletionChoice(msgspec.Struct, frozen=True):

@@ -12,9 +12,9 @@ from starlette.requests import Request
 
 from chiasm.errors import UserError, shorten
 from chiasm.server.admission import count_values
-from chiasm.server.requests import ModelRequest
+from chiasm.server.requests import GenerationRequest, ModelRequest
 from chiasm.server.state import ServerState
-from chiasm.server.unserved import refuse_unserved
+from chiasm.server.unserved import refuse_unserved_fields
 
 _MAX_ERRORS = 10  # entries of a validation error that are shown
 
@@ -36,7 +36,10 @@ async def read_request(http: Request, model: type[R], state: ServerState) -> R:
         UserError: whatever is wrong with it.
         ClientDisconnect: if the client leaves before it has sent everything.
     """
-    return validate(model, await read_fields(http, state), state)
+    request = validate(model, await read_fields(http, state), state)
+    if isinstance(request, GenerationRequest) and request.request_id and "x-request-id" not in http.headers:
+        http.state.request_id = request.request_id
+    return request
 
 
 async def read_fields(http: Request, state: ServerState) -> dict[str, Any]:
@@ -57,7 +60,7 @@ def validate(model: type[R], fields: dict[str, Any], state: ServerState) -> R:
         UserError: whatever is wrong with it.
     """
     request = _validate(model, fields)
-    refuse_unserved(request.model_extra or {})
+    refuse_unserved_fields(request.model_extra or {})
     state.unknown_fields.warn(request.unknown)
     request.check()
     if request.model_extra:

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from msgspec import UNSET
 from starlette.responses import Response
 
-from chiasm.engine.frontend.messages import parse_messages
+from chiasm.engine.frontend.messages import parse_messages, unread_keys
 from chiasm.errors import UserError
 from chiasm.parsers.events import Event
 from chiasm.schema.chat import ChatMessage, TextPart
@@ -83,9 +83,11 @@ def chat_question(state: ServerState, request: ChatRequest) -> Question:
     form = answer_form(parse_structured_outputs(request), tools, calls, state.engine.added_tokens)
     sampling = chat_sampling(request, state.engine.default_sampling, form)
     messages = parse_messages(request.messages)
+    state.unknown_fields.warn(f"messages.{key}" for key in unread_keys(request.messages))
     settings = _settings(request, tools.offered, sampling)
     continued = None if settings["add_generation_prompt"] else _assistant_texts(messages[-1])
-    return Question(messages, settings, sampling, Reading(state, tools, form is not None, continued))
+    tells_reasoning = request.include_reasoning is not False
+    return Question(messages, settings, sampling, Reading(state, tools, form is not None, continued, tells_reasoning))
 
 
 def _assistant_texts(message: ChatMessage) -> tuple[str, ...]:
@@ -146,6 +148,7 @@ def _completion(
         choices,
         done.tally.usage(answers.num_reasoning_tokens),
         prompt_token_ids=prompt.prompt_token_ids if prompt and request.return_token_ids else UNSET,
+        prompt_text=prompt.prompt if prompt and request.return_prompt_text else UNSET,
         prompt_logprobs=UNSET if done.prompt_logprobs is None else prompt_logprobs(done.prompt_logprobs),
     )
 
@@ -169,7 +172,8 @@ async def _chunks(outputs: Outputs, head: AnswerHead, request: ChatRequest, answ
                     begun.add(index)
                     role = ChatChunkChoice(index, ChatDelta("assistant", ""))
                     prompt_ids = output.prompt_token_ids if request.return_token_ids else UNSET
-                    yield ChatChunk(*head, [role], usage, prompt_token_ids=prompt_ids)
+                    text = output.prompt if request.return_prompt_text else UNSET
+                    yield ChatChunk(*head, [role], usage, prompt_token_ids=prompt_ids, prompt_text=text)
                 for choice in _chunk_choices(news, request):
                     yield ChatChunk(*head, [choice], usage)
     if request.wants_usage_chunk:

@@ -52,12 +52,14 @@ class Reading:
         has_form: whether answers must have a form.
         continued: the texts of the assistant's message with which the prompt ends, if it ends with a message; None if
             it ends with the head of a new one.
+        tells_reasoning: whether the client wants to have it.
     """
 
     state: ServerState
     tools: ToolUse
     has_form: bool
     continued: tuple[str, ...] | None = None
+    tells_reasoning: bool = True
 
     @property
     def marks(self) -> ReasoningFormat | None:
@@ -98,16 +100,21 @@ class Reading:
     def answer(self, prompt: str | None) -> AnswerReading:
         """Begin to read an answer to a prompt."""
         tools = self.tools
-        if self.marks is None and self.calls is None and not tools.is_forced:
+        marks, is_open = self.marks, self._is_open(prompt)
+        if marks is None and self.calls is None and not tools.is_forced:
             return AnswerReading(None, is_parallel=True)
         parser = AnswerParser(
-            reasoning=self.marks,
-            is_reasoning_open=self._is_open(prompt),
+            reasoning=marks,
+            is_reasoning_open=is_open,
+            thinks_once=self.has_form,
             calls=self.calls,
             tools=tools.schemas,
             forced=ForcedCalls() if tools.is_forced else None,
         )
-        return AnswerReading(parser, is_parallel=tools.is_parallel)
+        opener = (
+            self.state.engine.added_tokens[marks.start].token_id if marks and self.has_form and not is_open else None
+        )
+        return AnswerReading(parser, is_parallel=tools.is_parallel, opener=opener)
 
 
 @dataclass
@@ -117,6 +124,8 @@ class AnswerReading:
     Attributes:
         parser: tells its parts; None if all of it is content.
         is_parallel: whether more than its first call is given.
+        opener: the token with which it has to begin if there is reasoning before its form, whose texts may be spelled
+            like the mark; None where any spelling counts.
         num_calls: so far.
         num_whole_calls: those of them whose arguments are whole.
         num_reasoning_tokens: so far; a piece of several tokens in which the reasoning ends counts as a whole.
@@ -127,6 +136,7 @@ class AnswerReading:
 
     parser: AnswerParser | None
     is_parallel: bool
+    opener: int | None = None
     num_calls: int = 0
     num_whole_calls: int = 0
     num_reasoning_tokens: int = 0
@@ -144,6 +154,10 @@ class AnswerReading:
     def _events(self, answer: CompletionOutput) -> list[Event]:
         if self.parser is None:
             return [ContentText(answer.text)]
+        if self.opener is not None and answer.token_ids:
+            if answer.token_ids[0] != self.opener:
+                self.parser.expect_no_reasoning()
+            self.opener = None
         was_reasoning = self.parser.is_reasoning
         events = self.parser.feed(answer.text)
         has_thought = any(isinstance(event, ReasoningText) for event in events)
@@ -202,6 +216,8 @@ class AnswersReading:
             own = self.answers[answer.index]
             events = own.take(answer)
             is_said = not own.is_in_reasoning or any(isinstance(event, ContentText) for event in events)
+            if not self._reading.tells_reasoning:
+                events = [event for event in events if not isinstance(event, ReasoningText)]
             news.append(News(answer, events, own.finish_reason, is_said))
         return news
 

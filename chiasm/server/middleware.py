@@ -15,18 +15,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chiasm.logs import get_logger
 from chiasm.server.errors import ErrorInfo, error_response
+from chiasm.server.requests import REQUEST_ID
 
 OPEN_PATHS = frozenset({"/health", "/version", "/metrics"})
 """What needs no key."""
 
 _MAX_PATH = 200
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_REQUEST_ID = re.compile(REQUEST_ID)
 
 _logger = get_logger(__name__)
 
 
 class RequestIds:
-    """Names each request, by the client's ``X-Request-Id`` where it is harmless.
+    """Names each request, by the client's ``X-Request-Id`` where it is harmless, or by what its body says.
 
     The answer has the name, and so has the log: a line for each request if ``logs``, and what fails in any case.
     """
@@ -38,8 +39,8 @@ class RequestIds:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         given = Headers(scope=scope).get("x-request-id", "")
-        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        scope.setdefault("state", {})["request_id"] = request_id
+        named = scope.setdefault("state", {})  # in which the body's reader may put another name
+        named["request_id"] = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
         start, status = time.perf_counter(), 0
 
@@ -47,16 +48,16 @@ class RequestIds:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                MutableHeaders(scope=message)["x-request-id"] = named["request_id"]
             await send(message)
 
         try:
             await self._app(scope, receive, send_with_id)
         except Exception:  # its client has been told by now
-            _logger.exception("request %s failed", request_id)
+            _logger.exception("request %s failed", named["request_id"])
         if self._logs:
             # The path as it can't break the line; queries and bodies may hold secrets.
-            line = (request_id, scope["method"], quote(scope["path"][:_MAX_PATH]), status)
+            line = (named["request_id"], scope["method"], quote(scope["path"][:_MAX_PATH]), status)
             _logger.info("request %s: %s %s, status %d, %.3f s", *line, time.perf_counter() - start)
 
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from chiasm.errors import UserError, refuse, shorten
+from chiasm.errors import UserError, refuse, refuse_unserved
 from chiasm.schema.sampling import (
     MAX_ALLOWED_TOKENS,
     MAX_BAD_WORDS,
@@ -32,6 +32,7 @@ MAX_MESSAGES = 4096
 MAX_STOP_TOKEN_IDS = 256
 MAX_CACHE_SALT = 256
 MAX_METADATA = 16  # entries, as OpenAI has it
+REQUEST_ID = "[A-Za-z0-9._:-]{1,128}"
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -39,7 +40,6 @@ _LOGPROBS = "message.output_text.logprobs"
 _INCLUDABLE = (_LOGPROBS, "reasoning.encrypted_content")
 _RESPONSE_KEYS = {"text": ("format", "verbosity"), "reasoning": ("effort", "summary", "generate_summary")}
 _STREAM_OPTIONS = ("include_usage", "continuous_usage_stats", "include_obfuscation")
-_UNSERVED = ("conversation", "prompt", "max_tool_calls", "context_management", "moderation")
 
 
 def _as_list(value: object) -> object:
@@ -98,6 +98,8 @@ class GenerationRequest(ModelRequest):
         stream_options: ``include_usage`` ends a stream with an event of the usage; beside it
             ``continuous_usage_stats`` has the usage so far in every event. Only with ``stream``. Other keys are
             ignored, with a warning in the log; ``include_obfuscation`` without one.
+        request_id: a name for the request where it has no ``X-Request-Id``, whose place it takes: 1 to 128 letters,
+            digits and ``. _ : -``.
         cache_salt: prompts share cached blocks only with prompts of the same salt.
         response_format: ``{"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}``,
             ``{"type": "json_object"}`` or ``{"type": "text"}``.
@@ -130,6 +132,7 @@ class GenerationRequest(ModelRequest):
     include_stop_str_in_output: bool | None = None
     stream: bool | None = None
     stream_options: dict[str, Any] | None = Field(None, max_length=8)
+    request_id: str | None = Field(None, pattern=f"^{REQUEST_ID}$")
     cache_salt: str | None = Field(None, max_length=MAX_CACHE_SALT)
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
@@ -213,6 +216,9 @@ class ChatRequest(ChoicesRequest):
             out, ``auto`` where there are tools.
         parallel_tool_calls: false gives the first call only.
         reasoning_effort: told to the template; ``none`` also sets ``enable_thinking`` to false there.
+        include_reasoning: false leaves out what a reasoning parser tells from the answer. The model thinks all the
+            same; log-probabilities and token ids are still those of all tokens.
+        return_prompt_text: tell the ``prompt_text`` that the template has made.
     """
 
     messages: list[Any] = Field(min_length=1, max_length=MAX_MESSAGES, json_schema_extra={"items": MESSAGE_SCHEMA})
@@ -229,6 +235,8 @@ class ChatRequest(ChoicesRequest):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: _Effort | None = None
+    include_reasoning: bool | None = None
+    return_prompt_text: bool | None = None
 
     def check(self) -> None:
         """See ``ModelRequest``."""
@@ -300,6 +308,7 @@ class ResponsesRequest(GenerationRequest):
         previous_response_id: a response that is kept, whose conversation goes on.
         store: false doesn't keep this response; the default is to keep it where the server keeps any.
         background: refused.
+        prompt: refused.
         truncation: ``disabled``.
         include: ``message.output_text.logprobs`` asks for log-probabilities; ``reasoning.encrypted_content`` changes
             nothing, since reasoning is given as it is.
@@ -314,6 +323,7 @@ class ResponsesRequest(GenerationRequest):
         chat_template_kwargs: further names for the checkpoint's template.
         mm_processor_kwargs: as in a chat.
         media_io_kwargs: as in a chat.
+        include_reasoning: as in a chat: false leaves out items of reasoning.
     """
 
     input: Any = Field(json_schema_extra=INPUT_SCHEMA)
@@ -323,6 +333,7 @@ class ResponsesRequest(GenerationRequest):
     previous_response_id: str | None = Field(None, max_length=128)
     store: bool | None = None
     background: bool | None = None
+    prompt: dict[str, Any] | None = None
     truncation: str | None = None
     include: list[str] | None = Field(None, max_length=16)
     metadata: dict[str, str] | None = Field(None, max_length=MAX_METADATA)
@@ -334,6 +345,7 @@ class ResponsesRequest(GenerationRequest):
     chat_template_kwargs: _Dict = {}
     mm_processor_kwargs: _Dict = {}
     media_io_kwargs: _Dict = {}
+    include_reasoning: bool | None = None
 
     @property
     def unknown(self) -> dict[str, Any]:
@@ -351,10 +363,9 @@ class ResponsesRequest(GenerationRequest):
     def check(self) -> None:
         """See ``ModelRequest``."""
         super().check()
-        extra = self.model_extra or {}
-        for name, value in {"background": self.background, **{name: extra.get(name) for name in _UNSERVED}}.items():
+        for name, value in (("background", self.background), ("prompt", self.prompt)):
             if value not in (None, False):
-                raise UserError(f"{name} is not served by this version, got {shorten(value)}.", param=name)
+                refuse_unserved(name, value)
         if self.n not in (None, 1):
             refuse("n", self.n, "1: a response is one answer")
         if self.truncation not in (None, "disabled"):

@@ -26,7 +26,7 @@ from chiasm.server.openapi import ERROR_RESPONSES, answered_with, body_schema
 from chiasm.server.requests import MAX_MESSAGES, ResponsesRequest
 from chiasm.server.respond import Events, respond, stream
 from chiasm.server.response_bodies import ResponseBody, ResponseDeleted, ResponseEvent, ResponseUsage
-from chiasm.server.response_items import as_items, parse_items
+from chiasm.server.response_items import as_items, parse_items, unread_item_keys
 from chiasm.server.response_store import ResponseStore, Turn
 from chiasm.server.response_writer import ResponseWriter, response_usage
 from chiasm.server.sampling import response_sampling
@@ -119,8 +119,10 @@ def _question(state: ServerState, request: ResponsesRequest, before: Turn | None
     asked_form = parse_structured_outputs(request, (request.text or {}).get("format"))
     form = answer_form(asked_form, tools, call_format(state.config, tools), state.engine.added_tokens)
     effort = effort_kwargs((request.reasoning or {}).get("effort"))
+    messages = _messages(request, before)
+    state.unknown_fields.warn(f"input.{key}" for key in unread_item_keys(as_items(request.input)))
     return Question(
-        messages=_messages(request, before),
+        messages=messages,
         settings={
             "chat_template_kwargs": {**effort, **request.chat_template_kwargs},
             "mm_processor_kwargs": request.mm_processor_kwargs,
@@ -129,7 +131,9 @@ def _question(state: ServerState, request: ResponsesRequest, before: Turn | None
             "cache_salt": request.cache_salt or "",
         },
         sampling=response_sampling(request, state.engine.default_sampling, form),
-        reading=Reading(state, tools, has_form=form is not None),
+        reading=Reading(
+            state, tools, has_form=form is not None, tells_reasoning=request.include_reasoning is not False
+        ),
     )
 
 

@@ -6,12 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from chiasm.engine.frontend.messages import MAX_PARTS, parse_content, parse_message
+from chiasm.engine.frontend.messages import (
+    MAX_PARTS,
+    parse_content,
+    parse_message,
+    unread_keys,
+    unread_part_keys,
+)
 from chiasm.errors import UserError, refuse, shorten
 from chiasm.schema.chat import ChatMessage
 from chiasm.server.requests import MAX_MESSAGES
 
 _ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")
+_READ = {
+    "function_call": {"call_id", "name", "arguments"},
+    "function_call_output": {"call_id", "output"},
+    "reasoning": {"content", "summary", "encrypted_content"},
+}
+_WITHOUT_EFFECT = {"id", "type", "status"}
 
 
 def as_items(given: object) -> list[Any]:
@@ -61,6 +73,20 @@ def parse_items(items: Sequence[object], param: str) -> tuple[ChatMessage, ...]:
             messages += turn.end()
         turn.add(kind, item, where)
     return (*messages, *turn.end())
+
+
+def unread_item_keys(items: Sequence[object]) -> set[str]:
+    """What of some items nobody reads, as ``content.note`` where it is within a part."""
+    found: set[str] = set()
+    for item in items:
+        if not isinstance(item, Mapping):
+            continue
+        if item.get("type") in _READ:
+            own = {str(key) for key in item.keys() - _READ[item["type"]] - _WITHOUT_EFFECT}
+            found |= own | {f"output.{key}" for key in unread_part_keys(item.get("output"))}
+        else:
+            found |= unread_keys([item])
+    return found
 
 
 def _num_parts(item: object) -> int:

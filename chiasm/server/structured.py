@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -37,8 +37,9 @@ def parse_structured_outputs(
     if request.response_format is not None:
         asked += _response_format(request.response_format)
     if request.structured_outputs:
-        require_known_keys("structured_outputs", request.structured_outputs, _GUIDED)
-        given = {key: value for key, value in request.structured_outputs.items() if value is not None}
+        # null and false ask for nothing, of keys that aren't served, too.
+        given = {key: value for key, value in request.structured_outputs.items() if value not in (None, False)}
+        require_known_keys("structured_outputs", given, _GUIDED)
         asked += [StructuredOutputs(**given, param="structured_outputs")] if given else []
     for kind in _GUIDED:
         value = getattr(request, f"guided_{kind}")
@@ -50,31 +51,48 @@ def parse_structured_outputs(
 
 
 def _response_format(given: Mapping[str, Any]) -> list[StructuredOutputs]:
-    kind = given.get("type")
-    if kind == "text":
-        return []
-    if kind == "json_object":
-        return [StructuredOutputs(json_object=True, param="response_format")]
+    kind = _format_type(given, "response_format", ("type", "json_schema", "schema"))
     if kind != "json_schema":
-        refuse("response_format.type", kind, "text, json_object or json_schema")
+        return _plain_format(given, kind, "response_format")
     described = given.get("json_schema")
     if not isinstance(described, Mapping) or described.get("schema") is None:
         refuse("response_format.json_schema", described, "an object with a name and a schema")
+    _refuse_beside(given, kind, "schema", "response_format")
     return [StructuredOutputs(json=described["schema"], param="response_format.json_schema.schema")]
 
 
 def _text_format(given: Mapping[str, Any]) -> list[StructuredOutputs]:
     """The same without an object around the schema."""
-    kind = given.get("type", "text")
-    if kind not in ("text", "json_object", "json_schema"):
-        refuse("text.format.type", kind, "text, json_object or json_schema")
-    if kind == "text":
-        return []
-    if kind == "json_object":
-        return [StructuredOutputs(json_object=True, param="text.format")]
+    kind = _format_type({"type": "text", **given}, "text.format", ("type", "name", "description", "schema", "strict"))
+    if kind != "json_schema":
+        return _plain_format(given, kind, "text.format")
     if given.get("schema") is None:
         refuse("text.format.schema", None, "a JSON schema: an object")
     return [StructuredOutputs(json=given["schema"], param="text.format.schema")]
+
+
+def _format_type(given: Mapping[str, Any], param: str, known: Sequence[str]) -> str:
+    require_known_keys(param, (key for key, value in given.items() if value is not None), known)
+    kind = given.get("type")
+    if kind not in ("text", "json_object", "json_schema"):
+        refuse(f"{param}.type", kind, "text, json_object or json_schema")
+    return str(kind)
+
+
+def _plain_format(given: Mapping[str, Any], kind: str, param: str) -> list[StructuredOutputs]:
+    """Text, or JSON mode, beside which a schema holds, as servers have it that took one there before OpenAI did."""
+    _refuse_beside(given, kind, "json_schema", param)
+    if kind == "text":
+        _refuse_beside(given, kind, "schema", param)
+        return []
+    if given.get("schema") is None:
+        return [StructuredOutputs(json_object=True, param=param)]
+    return [StructuredOutputs(json=given["schema"], param=f"{param}.schema")]
+
+
+def _refuse_beside(given: Mapping[str, Any], kind: str, key: str, param: str) -> None:
+    if given.get(key) is not None:
+        refuse(f"{param}.{key}", given[key], f"left out where the type is {kind}")
 
 
 def answer_form(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from chiasm.errors import UserError, shorten
+from chiasm.errors import refuse_unserved, shorten
 from chiasm.logs import get_logger
 
 _logger = get_logger(__name__)
@@ -23,6 +23,10 @@ def _is_one_of(*harmless: object) -> _Test:
     return lambda value: value is None or any(type(value) is type(h) and value == h for h in harmless)
 
 
+def _detects_no_repetition(value: object) -> bool:
+    return _is_empty(value) or (isinstance(value, Mapping) and not value.get("max_pattern_size"))
+
+
 # A value is harmless when leaving the field out would mean the same.
 _HARMLESS: dict[str, _Test] = {
     "tools": _is_empty,
@@ -35,27 +39,55 @@ _HARMLESS: dict[str, _Test] = {
     "suffix": _is_empty,
     "media_io_kwargs": _is_empty,
     "prompt_embeds": _is_empty,
+    "use_beam_search": _is_one_of(False),
+    "length_penalty": _is_one_of(1, 1.0),
+    "spaces_between_special_tokens": _is_one_of(True, False),  # no tokenizer here puts any there
+    "add_special_tokens": _is_one_of(False),
+    "echo": _is_one_of(False),
+    "truncation_side": _is_one_of("left"),  # prompts are cut at their beginning
+    "thinking_token_budget": _is_one_of(-1),
+    "repetition_detection": _detects_no_repetition,
+    "watermarking": _is_one_of(False),
+    "logprob_token_ids": _is_empty,
+    "guided_whitespace_pattern": _is_empty,
+    "priority": _is_one_of(0),
+    "routed_experts_prompt_start": _is_one_of(0),
+    "kv_transfer_params": _is_empty,
+    "ec_transfer_params": _is_empty,
+    "vllm_xargs": _is_empty,
+    # Of OpenAI's:
+    "modalities": _is_one_of(["text"]),
+    "audio": _is_empty,
+    "web_search_options": _is_empty,
+    "prediction": _is_empty,
     # Of answers that are choices:
     "prompt_logprobs": _is_empty,
     "truncate_prompt_tokens": _is_one_of(),
     "return_token_ids": _is_one_of(False),
     "return_tokens_as_token_ids": _is_one_of(False),
-    "use_beam_search": _is_one_of(False),
-    "spaces_between_special_tokens": _is_one_of(True, False),  # no tokenizer here puts any there
-    "add_special_tokens": _is_one_of(False),
-    "priority": _is_one_of(0),
-    "modalities": _is_one_of(["text"]),
-    "audio": _is_empty,
-    "web_search_options": _is_empty,
-    "prediction": _is_empty,
+    "return_prompt_text": _is_one_of(False),
+    # Of responses:
+    "conversation": _is_empty,
+    "max_tool_calls": _is_empty,
+    "context_management": _is_empty,
+    "moderation": _is_empty,
+    "enable_response_messages": _is_one_of(False),
+    "previous_input_messages": _is_empty,
 }
-# These change nothing in an answer, so there is nothing to warn of.
-_WITHOUT_EFFECT = frozenset(
-    {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
-)
+UNSERVED = frozenset(_HARMLESS)
+"""Fields that are refused, unless their value asks for nothing; some endpoints serve some of them all the same."""
+
+WITHOUT_EFFECT = frozenset(
+    (
+        "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+        "prompt_cache_retention", "verbosity", "session_id", "stream_interval", "return_token_offsets", "mm_payload",
+        "return_mm_kwargs", "guided_decoding_backend",
+    )
+)  # fmt: skip
+"""Fields that are known and change nothing in an answer, so that there is nothing to warn of."""
 
 
-def refuse_unserved(fields: Mapping[str, Any]) -> None:
+def refuse_unserved_fields(fields: Mapping[str, Any]) -> None:
     """Refuse fields whose meaning is known but not implemented.
 
     Args:
@@ -67,7 +99,7 @@ def refuse_unserved(fields: Mapping[str, Any]) -> None:
     for name, value in fields.items():
         is_harmless = _HARMLESS.get(name)
         if is_harmless is not None and not is_harmless(value):
-            raise UserError(f"{name} is not served by this version, got {shorten(value)}.", param=name)
+            refuse_unserved(name, value)
 
 
 class UnknownFields:
@@ -76,9 +108,9 @@ class UnknownFields:
     def __init__(self) -> None:
         self._warned: set[str] = set()
 
-    def warn(self, fields: Mapping[str, Any]) -> None:
+    def warn(self, fields: Iterable[str]) -> None:
         """Log the names that are new."""
-        new = set(fields) - _HARMLESS.keys() - _WITHOUT_EFFECT - self._warned
+        new = set(fields) - UNSERVED - WITHOUT_EFFECT - self._warned
         if new and len(self._warned) < _MAX_WARNED:
             self._warned |= new
             names = ", ".join(shorten(name) for name in sorted(new)[:10])

@@ -59,6 +59,16 @@ def test_an_engine() -> None:
     )
 
 
+def test_nulls_in_json_are_left_out() -> None:
+    options = EngineOptions(
+        limit_mm_per_prompt='{"image": null, "video": 2}',
+        mm_processor_kwargs='{"max_pixels": null}',
+        media_io_kwargs='{"video": {"fps": null, "num_frames": 8}, "image": null}',
+    )
+    media = MediaConfig(limit_mm_per_prompt={"video": 2}, media_io_kwargs={"video": {"num_frames": 8}})
+    assert engine_config("m", options) == EngineConfig(model="m", media=media)
+
+
 def test_a_server() -> None:
     options = ServerOptions(served_model_name=["a", "b"], api_key=["k"], port=0, max_queue=7)
     expected = ServerConfig(model="org/name", served_model_names=("a", "b"), api_keys=("k",), port=0, max_queue=7)

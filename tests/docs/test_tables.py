@@ -11,19 +11,32 @@ import typer
 from chiasm.cli.main import app
 from chiasm.errors import UserError
 from chiasm.layers.shards import check_text_heads
-from chiasm.server.requests import ChatRequest, CompletionRequest
-from chiasm.server.unserved import refuse_unserved
+from chiasm.server.requests import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    ResponsesRequest,
+    TokenizeChatRequest,
+    TokenizeTextRequest,
+)
+from chiasm.server.unserved import UNSERVED, WITHOUT_EFFECT, refuse_unserved_fields
+from tests.server.vllm_fields import FIELDS
 
 _DOCS = Path(__file__).parents[2] / "docs"
 _FLAG = re.compile(r"`(--?[\w-]+)`")
 
 
-def rows(page: str, heading: str, level: int = 2) -> list[list[str]]:
-    """The cells of all tables below a heading, without their heads."""
+def rows(page: str, heading: str, level: int = 2, *, after: str = "") -> list[list[str]]:
+    """The cells of all tables below a heading, and behind the line ``after``, without their heads."""
     text = (_DOCS / page).read_text(encoding="utf-8")
     [part] = re.findall(rf"^{'#' * level} {heading}\n(.*?)(?=^#{{1,{level}}} |\Z)", text, re.M | re.S)
+    part = part[part.index(after) :]
     found = [line.strip("|").split("|") for line in part.splitlines() if line.startswith("| ")]
-    lines = [[cell.strip() for cell in row] for row in found if row[0].strip() not in ("vLLM", "field", "checkpoint")]
+    lines = [
+        [cell.strip() for cell in row]
+        for row in found
+        if row[0].strip() not in ("vLLM", "field", "checkpoint", "refused")
+    ]
     assert lines
     return lines
 
@@ -35,6 +48,7 @@ def _flags(*names: str) -> set[str]:
     return {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
 
 
+REFUSED = rows("from-vllm.md", "Requests", after="| refused | harmless |")
 FLAGS = _flags("serve")
 FLAGS_OF_BENCH = _flags("bench", "serve")
 
@@ -61,15 +75,45 @@ def test_environment_of_vllm(row: list[str]) -> None:
     assert set(_FLAG.findall(row[1])) <= FLAGS
 
 
+SERVED = {
+    name
+    for model in (
+        ChatRequest,
+        CompletionRequest,
+        ResponsesRequest,
+        TokenizeChatRequest,
+        TokenizeTextRequest,
+        DetokenizeRequest,
+    )
+    for name in model.model_fields
+}
+
+
 @pytest.mark.parametrize("row", rows("from-vllm.md", "Requests"), ids=lambda row: row[0])
 def test_fields_of_vllm(row: list[str]) -> None:
-    names = [name for name in re.findall(r"`(\w+)`", row[0]) if "part" not in row[0]]
+    names = [name for name in re.findall(r"`(\w+)`", row[0].partition(": `")[0]) if "part" not in row[0]]
+    is_refused = row in REFUSED
     for name in names:
-        if row[1].startswith("refused"):
+        if name in ("background", "prompt", "echo"):
+            continue  # of some endpoints, as tests of the server have it
+        if is_refused:
             with pytest.raises(UserError, match=name):
-                refuse_unserved({name: 7})
-        else:
-            assert name in ChatRequest.model_fields | CompletionRequest.model_fields
+                refuse_unserved_fields({name: 7})
+        elif not is_refused:
+            assert name in SERVED
+
+
+def _names(text: str) -> set[str]:
+    return set(re.findall(r"`(\w+)`", text))
+
+
+def test_every_field_that_is_refused_or_without_effect_is_named() -> None:
+    page = (_DOCS / "from-vllm.md").read_text(encoding="utf-8")
+    assert _names("".join(row[0] for row in REFUSED)) >= UNSERVED - SERVED
+    [listed] = re.findall(r"^Without effect, and without a warning: (.*?)\. All other fields", page, re.M | re.S)
+    assert _names(listed) == WITHOUT_EFFECT
+    told = _names(page) | SERVED
+    assert [name for fields in FIELDS.values() for name in fields if name not in told] == []
 
 
 def test_metrics_of_vllm() -> None:

@@ -123,12 +123,8 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
         "at most 3",
     ),
     "long prompt": ({"messages": [{"role": "user", "content": "word " * 9000}]}, "4096"),
-    "placeholder": (
-        {"messages": [{"role": "user", "content": "<|vision_start|><|image_pad|><|vision_end|>"}]},
-        "media",
-    ),
     "temperature": ({"messages": [TEXT], "temperature": 3}, "temperature"),
-    "top_p": ({"messages": [TEXT], "top_p": 0}, "top_p"),
+    "top_p": ({"messages": [TEXT], "top_p": -1}, "top_p"),
     "n": ({"messages": [TEXT], "n": 10**9}, "n must be"),
     "max_tokens": ({"messages": [TEXT], "max_tokens": 0}, "max_tokens"),
     "stop_token_ids": ({"messages": [TEXT], "stop_token_ids": [10**12]}, "stop_token_ids"),

@@ -220,7 +220,7 @@ def test_the_openai_client_asks_about_a_video_and_a_picture(server: Server, qwen
 BAD_REQUESTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "not a video": (video_url(b"hello"), {}, "can't be decoded as a video"),
     "a picture": (data_url(photograph(size=(64, 64))), {}, "can't be decoded as a video"),
-    "cut short": (video_url(CLIP[: len(CLIP) // 3]), {}, "can't be decoded as a video"),
+    "cut short": (video_url(CLIP[: len(CLIP) // 3]), {}, "cut short"),
     "not base64": ("data:video/mp4;base64,a", {}, "not valid base64"),
     "frames of jpeg": ("data:video/jpeg;base64,AAAA,AAAA", {}, "can.t be decoded"),
     "many frames of jpeg": ("data:video/jpeg;base64," + "AAAA," * 5000, {}, "at most 40 frames"),

@@ -84,6 +84,19 @@ FORMS: list[tuple[dict[str, Any], str, bool]] = [
     ({"json": POINT}, ' {"x": 1}', False),
     ({"json": POINT}, '{"x": \n\n\n\n1}', False),
     ({"json": POINT}, '{"x": 1', False),
+    ({"json": {"type": "string", "format": "date"}}, '"2026-11-30"', True),
+    ({"json": {"type": "string", "format": "date"}}, '"soon"', False),
+    ({"json": {"type": "string", "format": "password", "maxLength": 4}}, '"soon"', True),
+    ({"json": {"type": "string", "format": "password", "maxLength": 4}}, '"later"', False),
+    ({"json": {"type": ["string", "null"], "format": "x-phone"}}, '"1"', True),
+    ({"json": {"type": "integer", "format": "int32"}}, "-7", True),
+    (
+        {"json": {"properties": {"format": {"const": "x-phone"}}, "required": ["format"]}},
+        '{"format": "x-phone"}',
+        True,
+    ),
+    ({"json": {"enum": [{"format": "x-phone"}]}}, '{"format": "x-phone"}', True),
+    ({"json": {"enum": [{"format": "x-phone"}]}}, "{}", False),
     ({"json_object": True}, '{"a": [1, {"b": null}], "c": true}', True),
     ({"json_object": True}, "[1]", False),
     ({"json_object": True}, "Sure: {}", False),
@@ -212,6 +225,34 @@ def test_calls_between_special_tokens(setup: Setup) -> None:
     called = [start, *setup.encode('{"name": "now", "parameters": {}}'), end]
     guide.take(called)
     assert may_be(guide) == {setup.eos, start}
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda schema: {"items": schema},
+        lambda schema: {"prefixItems": [True, schema]},
+        lambda schema: {"anyOf": [{"type": "integer"}, schema]},
+        lambda schema: {"allOf": [schema]},
+        lambda schema: {"additionalProperties": schema},
+        lambda schema: {"properties": {"a": schema}},
+        lambda schema: {"patternProperties": {"^a$": schema}},
+        lambda schema: {"$ref": "#/$defs/a", "$defs": {"a": schema}},
+        lambda schema: {"$ref": "#/definitions/a", "definitions": {"a": {"anyOf": [schema, False]}}},
+    ],
+)
+def test_formats_without_a_meaning_are_notes_wherever_they_stand(setup: Setup, around: Any) -> None:
+    for kind in ("password", "binary", "x-phone", ""):
+        setup.compiler.compile(StructuredOutputs(json=around({"type": "string", "format": kind})))
+    for kind in ("iri", "regex", "json-pointer"):
+        with pytest.raises(UserError, match=f"Unknown format: {kind}"):
+            setup.compiler.compile(StructuredOutputs(json=around({"type": "string", "format": kind})))
+
+
+def test_formats_without_a_meaning_are_notes_in_calls(setup: Setup) -> None:
+    schema = {"properties": {"a": {"type": "string", "format": "path"}}, "required": ["a"]}
+    text = '[{"name": "f", "arguments": {"a": "b"}}]'
+    assert setup.accepts(StructuredOutputs(grammar=calls_grammar({"f": schema}, is_parallel=True)), text)
 
 
 HOSTILE: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from PIL import Image
 from chiasm.errors import UserError
 from chiasm.multimodal.decode import array_to_rgb, decode_image, image_to_rgb
 from chiasm.multimodal.in_memory import source_of_object
-from tests.multimodal.encoded import encode, noise, png, png_bomb
+from tests.multimodal.encoded import bmp, encode, noise, png, png_bomb
 from tests.multimodal.pictures import make_picture
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
@@ -135,6 +135,16 @@ class TestModes:
         assert colours(colour) == [RED, (128, 128, 0)]
         alpha = png(2, 1, 16, 6, b"\0" + struct.pack(">8H", 65535, 0, 0, 65535, 0, 0, 0, 0))
         assert colours(alpha) == [RED, WHITE]
+
+    def test_alpha_of_a_bmp_that_is_nowhere_set_says_nothing(self):
+        unset, half = bytes([*RED[::-1], 0]), bytes([*RED[::-1], 255])
+        for data in (bmp(2, 1, unset * 2, has_alpha=True), bmp(2, 1, unset * 2, has_alpha=False)):
+            assert colours(data) == [RED, RED]
+            assert (image_to_rgb(Image.open(io.BytesIO(data)), max_pixels=2) == RED).all()
+        assert colours(bmp(2, 1, unset + half, has_alpha=True)) == [WHITE, RED]
+        assert colours(bmp(2, 1, unset + half, has_alpha=False)) == [RED, RED]
+        for image_format in ("PNG", "WEBP"):  # these are never written with alpha that nobody meant
+            assert colours(encode(Image.new("RGBA", (2, 1), (*RED, 0)), image_format)) == [WHITE, WHITE]
 
     @pytest.mark.parametrize("mode", ["1", "L", "CMYK", "YCbCr"])
     def test_other_modes(self, mode):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import ssl
 import threading
 import time
+import zlib
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -95,14 +97,14 @@ class TestUrls:
         assert (caught.value.status, caught.value.param) == (422, PARAM)
 
 
-def run(script, url, **kwargs):
+def run(script, url, *, modality="image", **kwargs):
     """Fetch ``url`` where every address leads to one scripted host; returns body or error, host and network."""
 
     async def main():
         async with Host(*script).serve() as host:
             made, network = fetcher(host, **kwargs)
             try:
-                outcome = await made.fetch(url, PARAM)
+                outcome = await made.fetch(url, PARAM, modality=modality)
             except UserError as error:
                 outcome = error
             return outcome, host, network
@@ -270,6 +272,90 @@ class TestRedirects:
         check_refused(outcome, 422, "answered 302")
 
 
+BODY = b"picture" * 50_000
+RAW = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+DEFLATED = RAW.compress(BODY) + RAW.flush()
+
+
+def encoded(coding, body):
+    return answer(body, headers=[f"Content-Encoding: {coding}"])
+
+
+class TestCodings:
+    """Hosts are asked for bodies as they are, and some send them encoded all the same."""
+
+    @pytest.mark.parametrize(
+        ("coding", "body"),
+        [
+            ("gzip", gzip.compress(BODY)), ("GZIP", gzip.compress(BODY)), ("x-gzip", gzip.compress(BODY)),
+            ("gzip", gzip.compress(BODY[:9]) + gzip.compress(BODY[9:]) + b"\0" * 9), ("deflate", zlib.compress(BODY)),
+            ("deflate", DEFLATED), ("identity", BODY), ("", BODY), ("utf-8", BODY), ("aws-chunked", BODY),
+            ("identity, gzip", gzip.compress(BODY)), ("aws-chunked,gzip", gzip.compress(BODY)),
+        ],
+    )  # fmt: skip
+    def test_decoded(self, coding, body):
+        assert run([encoded(coding, body)], "http://media.test/")[0] == BODY
+
+    def test_in_small_pieces(self):
+        async def pieces(writer):
+            body = gzip.compress(bytes(range(256)) * 9)
+            writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nContent-Encoding: gzip\r\n\r\n".encode())
+            for start in range(0, len(body), 9):
+                writer.write(body[start : start + 9])
+                await writer.drain()
+                await asyncio.sleep(0.001)
+
+        assert run([pieces], "http://media.test/")[0] == bytes(range(256)) * 9
+
+    @pytest.mark.parametrize("coding", ["br", "zstd", "compress", "BR", "identity, br", "gzip, br"])
+    def test_others_are_named(self, coding):
+        outcome, _, _ = run([encoded(coding, b"picture")], "http://media.test/")
+        name = coding.split(", ")[-1].lower()
+        check_refused(outcome, 422, f"its host sends it encoded with {name}; only gzip and deflate are decoded.")
+
+    def test_several_are_refused(self):
+        twice = gzip.compress(gzip.compress(BODY))
+        check_refused(run([encoded("gzip, gzip", twice)], "http://media.test/")[0], 422, "several times over")
+        headers = ["Content-Encoding: gzip", "Content-Encoding: gzip"]
+        check_refused(run([answer(twice, headers=headers)], "http://media.test/")[0], 422, "several times over")
+
+    @pytest.mark.parametrize("coding", ["gzip", "deflate"])
+    @pytest.mark.parametrize("body", [b"\x89PNG\r\n\x1a\n" * 20, b"\xff\xd8\xff\xe0" * 20])
+    def test_what_is_not_encoded_as_it_says(self, coding, body):
+        outcome, _, _ = run([encoded(coding, body)], "http://media.test/")
+        check_refused(outcome, 422, f"what isn't encoded with {coding}, though its Content-Encoding says so")
+
+    @pytest.mark.parametrize(
+        ("coding", "body"), [("gzip", gzip.compress(BODY)), ("deflate", zlib.compress(BODY)), ("deflate", DEFLATED)]
+    )
+    def test_cut_short(self, coding, body):
+        for kept in (0, 1, len(body) // 2, len(body) - 1):
+            outcome, _, _ = run([encoded(coding, body[:kept])], "http://media.test/")
+            check_refused(outcome, 422, "broke off", may_pass=True)
+
+    @pytest.mark.parametrize("wrapped", [gzip.compress, zlib.compress])
+    def test_bombs_are_cut_off(self, wrapped):
+        """Threat: unbounded media (GHSA-p6g9-7v3x-m8mv): a short body that is decoded to a long one."""
+        coding = "gzip" if wrapped is gzip.compress else "deflate"
+        bomb = wrapped(bytes(50_000_000))
+        assert len(bomb) < 100_000
+        outcome, _, _ = run([encoded(coding, bomb)], "http://media.test/", max_media_bytes=10**6)
+        check_refused(outcome, 422, "at most 1000000 bytes")
+        empty = gzip.compress(b"") * 60_000
+        outcome, _, _ = run([encoded("gzip", empty)], "http://media.test/", max_media_bytes=10**6)
+        check_refused(outcome, 422, "at most 1000000 bytes")
+
+    def test_what_is_decoded_is_held(self):
+        async def main():
+            async with Host(encoded("gzip", gzip.compress(bytes(10_000)))).serve() as host:
+                made, _ = fetcher(host)
+                with DownloadGauge(5_000).request() as held:
+                    await made.fetch("http://media.test/", PARAM, held=held)
+
+        with pytest.raises(UserError, match="at most 5000 bytes together"):
+            asyncio.run(main())
+
+
 class TestBodies:
     @pytest.mark.parametrize(
         ("status", "may_pass"),
@@ -325,6 +411,28 @@ class TestBodies:
             return caught.value
 
         check_refused(asyncio.run(main()), 422, "can't be reached", may_pass=True)
+
+    @pytest.mark.parametrize(("modality", "seconds"), [("image", "0.2"), ("video", "0.3")])
+    def test_videos_have_their_own_time(self, modality, seconds):
+        async def silent(_writer):
+            await asyncio.sleep(0.5)
+
+        limits = {"fetch_timeout": 0.2, "video_fetch_timeout": 0.3}
+        outcome, _, _ = run([silent], "http://media.test/", modality=modality, **limits)
+        check_refused(outcome, 422, f"within {seconds} seconds", may_pass=True)
+
+    @pytest.mark.parametrize(
+        ("modality", "named", "others"), [("image", "image/png", "image/*"), ("video", "video/mp4", "video/*")]
+    )
+    def test_hosts_are_told_what_is_hoped_for(self, modality, named, others):
+        _, host, _ = run([redirect("/x"), answer()], "http://media.test/", modality=modality)
+        for request in host.requests:
+            (accept,) = [line[8:] for line in request.splitlines() if line.startswith("Accept: ")]
+            ranges = [entry.split(";")[0] for entry in accept.split(", ")]
+            assert ranges[0].startswith(modality)
+            assert named in ranges
+            assert ranges[-2:] == [others, "*/*"]
+            assert "Accept-Encoding: identity" in request
 
     @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"])
     def test_one_deadline_covers_a_trickle(self, head):

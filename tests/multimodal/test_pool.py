@@ -34,7 +34,7 @@ from tests.clocks import PATIENCE, pass_time, take_turns, wait_until
 from tests.multimodal.encoded import noise, png_bomb
 from tests.multimodal.pictures import make_picture
 from tests.multimodal.specs import QWEN
-from tests.multimodal.videos import decode_all, encode_video, make_frames, mp4_bomb
+from tests.multimodal.videos import ENCODINGS, decode_all, encode_video, make_frames, mp4_bomb
 
 TINY = PatchProcessorSpec(patch_size=2, merge_size=1, temporal_patch_size=1, min_pixels=1, max_pixels=16)
 
@@ -188,9 +188,15 @@ class TestVideos:
             assert (item.modality, len(item.units)) == ("video", 3)
             discard_pixels(item)
 
+    def test_frames_of_a_rate_that_varies(self, running):
+        video = encode_video(make_frames(8), ENCODINGS["h264 with B frames"], times=[0, 1, 2, 3, 10, 20, 30, 40])
+        item = self.process(running, MediaSource("bytes", video))
+        assert item.frame_seconds == pytest.approx((0, 0.1, 0.2, 0.3, 1, 2, 3, 4))
+        discard_pixels(item)
+
     def test_what_is_refused_leaves_nothing(self, running):
         for data in (noise(), encode_video(make_frames(4))[:-900], b""):
-            with pytest.raises(UserError, match="can't be decoded as a video") as caught:
+            with pytest.raises(UserError, match=r"can't be decoded as a video|cut short") as caught:
                 self.process(running, MediaSource("bytes", data), "field")
             assert caught.value.param == "field"
         assert list(running.pixels.iterdir()) == []

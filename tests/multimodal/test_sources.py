@@ -77,6 +77,28 @@ class TestData:
         frames = parse_frames(f"data:video/jpeg;base64,{written},{written}", max_bytes=100, max_frames=2)
         assert frames == MediaSource("frames", b"+/+/QUI=,+/+/QUI=")
 
+    @pytest.mark.parametrize(
+        "written", ["AB C", "AB  C", "%2FAB%20CD", "A B\nCDEF", "ABCD\nE F", "-_A C,QUJD", "ABCD EFGH"]
+    )
+    def test_spaces_that_may_have_been_a_plus_are_refused(self, written):
+        assert "spaces within a line. Was a + decoded" in refusal(f"data:;base64,{written}").message
+        with pytest.raises(UserError, match="spaces within a line"):
+            parse_frames(f"data:video/jpeg;base64,QUJD,{written}", max_bytes=100, max_frames=3)
+
+    def test_a_picture_whose_pluses_are_lost_is_refused(self):
+        text = base64.b64encode(b"\xfb\xef\x00" * 6).decode()
+        assert text.count("+") == 12  # a multiple of 4: what is left has a valid length
+        assert "spaces within a line" in refusal("data:;base64," + text.replace("+", " ")).message
+
+    def test_spaces_around_lines_and_frames_are_layout(self):
+        assert parse("data:;base64,  ABCD \n   EFGH\r\n\tIJKL  ") == MediaSource("base64", b"ABCDEFGHIJKL")
+        frames = parse_frames("data:video/jpeg;base64,ABCD , EFGH", max_bytes=100, max_frames=2)
+        assert frames == MediaSource("frames", b"ABCD,EFGH")
+
+    def test_a_long_text_with_spaces_is_refused(self):
+        message = refusal("data:;base64,AA\n A" + "A" * 8_388_608, max_bytes=10**8).message
+        assert "base64 with spaces may have at most 8388608 characters, got 8388613" in message
+
     def test_other_escapes_are_refused(self):
         assert "only those of + / = and spaces" in refusal("data:;base64,%41UJD").message
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import random
 from contextlib import suppress
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 
@@ -20,7 +22,7 @@ from chiasm.multimodal.decode_video import VideoLimits, open_clip
 from chiasm.multimodal.in_memory import video_source_of_object
 from chiasm.multimodal.pixels import read_rows
 from chiasm.multimodal.processing import process_image, process_video
-from chiasm.multimodal.sampling import sample_frames
+from chiasm.multimodal.sampling import at_true_times, sample_frames
 from chiasm.schema.media import FrameTimes, VideoProcessorSpec
 from tests.multimodal.specs import QWEN
 from tests.multimodal.videos import (
@@ -28,8 +30,10 @@ from tests.multimodal.videos import (
     ENCODINGS,
     SAMPLINGS,
     SIZE_CASES,
+    Encoding,
     SizeCase,
     decode_all,
+    encode_to_file,
     encode_video,
     make_frames,
 )
@@ -73,12 +77,31 @@ def test_frames_that_are_not_wanted_are_skipped_where_a_keyframe_allows_it(monke
     assert fed == [0, 1, 36, 37]
 
 
-def test_a_rate_that_varies_counts_frames_and_measures_their_average() -> None:
-    times = [0, 1, 2, 3, 10, 20, 30, 40]
-    with open_clip(encode_video(make_frames(8), ENCODINGS["vp9"], times=times), LIMITS) as clip:
+VARYING = [0, 1, 2, 3, 10, 20, 30, 40]  # tenths of a second
+
+
+@pytest.mark.parametrize("encoding", ["vp9", "h264 with B frames", "gif"])
+def test_a_rate_that_varies_is_its_average_and_frames_have_their_own_times(encoding: str) -> None:
+    with open_clip(encode_video(make_frames(8), ENCODINGS[encoding], times=VARYING), LIMITS) as clip:
         assert clip.num_frames == 8
-        assert clip.fps == pytest.approx(7 / 4.0, rel=0.11)
+        assert clip.fps == pytest.approx(7 / 4.0)
+        assert clip.seconds == pytest.approx([time / 10 for time in VARYING])
         assert len(list(clip.frames(range(8)))) == 8
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("fps", [7, 10, 24, 30])
+def test_what_a_container_rounds_is_no_rate_that_varies(encoding: str, fps: int) -> None:
+    with open_clip(encode_video(make_frames(40), ENCODINGS[encoding], fps=fps), LIMITS) as clip:
+        assert clip.seconds is None
+        # A GIF counts in hundredths of a second.
+        assert clip.fps == pytest.approx(fps, rel=0.2 if encoding == "gif" else 1e-3)
+
+
+def test_a_frame_that_was_lost_shifts_no_others() -> None:
+    times = [*range(10), *range(14, 40)]
+    with open_clip(encode_video(make_frames(36), ENCODINGS["vp9"], times=times), LIMITS) as clip:
+        assert clip.seconds == pytest.approx([time / 10 for time in times])
 
 
 def test_one_frame() -> None:
@@ -87,15 +110,63 @@ def test_one_frame() -> None:
         assert len(list(clip.frames([0, 0]))) == 2
 
 
-@pytest.mark.parametrize(("matrix", "turns"), [((0, 1, -1, 0), -1), ((-1, 0, 0, -1), 2), ((0, -1, 1, 0), 1)])
-def test_frames_are_turned_upright(matrix: tuple[int, ...], turns: int) -> None:
-    video = bytearray(encode_video(make_frames(2)))
-    start = video.index(b"tkhd") + 4 + 40  # the matrix of the track's header (ISO 14496-12, 8.3.2)
-    a, b, c, d = (value << 16 for value in matrix)
-    video[start : start + 36] = np.array([a, b, 0, c, d, 0, 0, 0, 1 << 30], ">i4").tobytes()
-    with open_clip(bytes(video), LIMITS) as clip:
+def with_matrix(video: bytes, a: float, b: float, c: float, d: float) -> bytes:
+    """The same MP4 with another matrix in its track's header (ISO 14496-12, 8.3.2)."""
+    start = video.index(b"tkhd") + 4 + 40
+    matrix = np.array([65536 * a, 65536 * b, 0, 65536 * c, 65536 * d, 0, 0, 0, 1 << 30]).astype(">i4").tobytes()
+    return video[:start] + matrix + video[start + 36 :]
+
+
+UPRIGHT = {
+    (1, 0, 0, 1): lambda rgb: rgb,
+    (-1, 0, 0, 1): lambda rgb: rgb[:, ::-1],
+    (1, 0, 0, -1): lambda rgb: rgb[::-1],
+    (-1, 0, 0, -1): lambda rgb: rgb[::-1, ::-1],
+    (0, 1, -1, 0): lambda rgb: np.rot90(rgb, -1),
+    (0, -1, 1, 0): lambda rgb: np.rot90(rgb, 1),
+    (0, 1, 1, 0): lambda rgb: rgb.transpose(1, 0, 2),
+    (0, -1, -1, 0): lambda rgb: np.rot90(rgb, 2).transpose(1, 0, 2),
+    (2, 0, 0, 0.5): lambda rgb: rgb,
+    (0.1, 0.99, -0.99, 0.1): lambda rgb: np.rot90(rgb, -1),
+    (0, 0, 0, 0): lambda rgb: rgb,
+}
+
+
+@pytest.mark.parametrize("codec", ["mpeg4 with B frames", "h264 with B frames"])
+@pytest.mark.parametrize("matrix", UPRIGHT)
+def test_frames_are_turned_and_mirrored_as_the_file_says(matrix: tuple[float, ...], codec: str) -> None:
+    video = with_matrix(encode_video(make_frames(2), ENCODINGS[codec]), *matrix)
+    with open_clip(video, LIMITS) as clip:
         [frame] = clip.frames([1])
-    assert np.array_equal(frame, np.rot90(decode_all(bytes(video))[1], turns))
+    assert np.array_equal(frame, UPRIGHT[matrix](decode_all(video)[1]))
+
+
+@pytest.mark.parametrize("matrix", [(1, 0, 0, 1), (-1, 0, 0, -1), (0, 1, -1, 0), (0, -1, 1, 0)])
+def test_frames_are_turned_among_data_that_pyav_does_not_know(
+    matrix: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from chiasm.multimodal import decode_video
+
+    def unknown(_frame: object) -> None:
+        raise ValueError("99 is not a valid Type")
+
+    monkeypatch.setattr(decode_video, "SideDataContainer", unknown)
+    video = with_matrix(encode_video(make_frames(2)), *matrix)
+    with open_clip(video, LIMITS) as clip:
+        [frame] = clip.frames([1])
+    assert np.array_equal(frame, UPRIGHT[matrix](decode_all(video)[1]))
+
+
+def test_frames_are_freed_at_once() -> None:
+    """Each holds memory of its decoder, and threads once it is converted."""
+    gc.disable()
+    try:
+        with open_clip(encode_video(make_frames(20)), LIMITS) as clip:
+            list(clip.frames(range(20)))
+            left = sum(type(found) is av.VideoFrame for found in gc.get_objects())
+    finally:
+        gc.enable()
+    assert left < 5
 
 
 @pytest.mark.parametrize(
@@ -104,11 +175,11 @@ def test_frames_are_turned_upright(matrix: tuple[int, ...], turns: int) -> None:
         (encode_video(make_frames(2, 1000, 1100)), "between 1 and 1000000 pixels in the size of a frame"),
         (encode_video(make_frames(70), fps=1), "at most 60 seconds long"),
         (encode_video(make_frames(70), ENCODINGS["vp9"], fps=1), "at most 60 seconds long"),
-        (encode_video(make_frames(2))[:200], "can't be decoded as a video"),
+        (encode_video(make_frames(2))[:200], "cut short: its file ends before the video does"),
         (encode_video(make_frames(1, 1000, 1100), ENCODINGS["vp9"]), r"1000000 pixels .* got 'more"),
         (b"", "can't be decoded as a video"),
         (b"not a video at all", "can't be decoded as a video"),
-        (b"GIF89a", "can't be decoded as a video"),
+        (b"GIF89a", "cut short"),
         (b"\x1a\x45\xdf\xa3" * 100, "can't be decoded as a video"),
         (b"\x00\x00\x00\x18ftypmp42" + b"\x00" * 100, "can't be decoded as a video"),
     ],
@@ -118,6 +189,65 @@ def test_what_is_refused(video: bytes, words: str) -> None:
     with pytest.raises(UserError, match=words) as caught, open_clip(video, LIMITS, "field") as clip:
         list(clip.frames(range(clip.num_frames)))
     assert caught.value.param == "field"
+
+
+class TestCutShort:
+    """No part of a video passes for all of it, as far as its file tells where it ends."""
+
+    @pytest.mark.parametrize(
+        "encoding", [*ENCODINGS.values(), ENCODINGS["h264 with B frames"]._replace(format="matroska")]
+    )
+    @pytest.mark.parametrize("kept", [0.3, 0.5, 0.9, 0.999])
+    def test_files(self, encoding: Encoding, kept: float) -> None:
+        video = encode_video(make_frames(40), encoding)
+        with (
+            pytest.raises(UserError, match="cut short") as caught,
+            open_clip(video[: int(len(video) * kept)], LIMITS),
+        ):
+            pass
+        assert caught.value.status == 400
+        with open_clip(video, LIMITS) as clip:
+            assert len(list(clip.frames(range(40)))) == 40
+
+    @pytest.mark.parametrize("flags", ["+faststart", "+frag_keyframe+empty_moov"])
+    @pytest.mark.parametrize("codec", ["mpeg4 with B frames", "h264 with B frames"])
+    def test_mp4_files_that_tell_first_what_is_in_them(self, flags: str, codec: str, tmp_path: Path) -> None:
+        path = tmp_path / "a.mp4"
+        encode_to_file(str(path), make_frames(40), ENCODINGS[codec], movflags=flags)
+        video = path.read_bytes()
+        with open_clip(video, LIMITS) as clip:
+            assert clip.num_frames == 40
+        end = video.rindex(b"mdat") - 4
+        end += int.from_bytes(video[end : end + 4], "big")
+        for length in (end - 1, end - 30, end - 1000, end // 2):
+            with pytest.raises(UserError, match="cut short"), open_clip(video[:length], LIMITS):
+                pass
+
+    def test_a_last_box_up_to_the_end_of_the_file(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.mp4"
+        encode_to_file(str(path), make_frames(40), ENCODINGS["mpeg4 with B frames"], movflags="+faststart")
+        video = bytearray(path.read_bytes())
+        start = video.rindex(b"mdat") - 4
+        assert start + int.from_bytes(video[start : start + 4], "big") == len(video)
+        video[start : start + 4] = bytes(4)
+        with open_clip(video, LIMITS) as clip:
+            assert clip.num_frames == 40
+        with pytest.raises(UserError, match="cut short"), open_clip(video[:-200], LIMITS):
+            pass
+
+    def test_a_recording_that_does_not_say_where_it_ends(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.webm"
+        encode_to_file(str(path), make_frames(40), ENCODINGS["vp9"], live="1")
+        video = path.read_bytes()
+        with open_clip(video[: len(video) // 2], LIMITS) as clip:
+            assert 10 < clip.num_frames < 30
+            assert len(list(clip.frames(range(clip.num_frames)))) == clip.num_frames
+
+    @pytest.mark.parametrize("encoding", ENCODINGS)
+    @pytest.mark.parametrize("behind", [b"\0" * 9, b"junk" * 9, b"\n"])
+    def test_what_stands_behind_a_video_is_no_part_of_it(self, encoding: str, behind: bytes) -> None:
+        with open_clip(encode_video(make_frames(4), ENCODINGS[encoding]) + behind, LIMITS) as clip:
+            assert clip.num_frames == 4
 
 
 def test_codecs_that_few_videos_need_are_refused() -> None:
@@ -242,6 +372,35 @@ def test_the_shortest_videos_have_a_frame(total: int) -> None:
         VideoProcessorSpec(QWEN, num_frames=8),
     ):
         assert sample_frames(total, 30.0, spec).indices
+
+
+@pytest.mark.parametrize(
+    ("asked", "indices", "shown"),
+    [
+        # Eight frames in four seconds, taken as if they were 1.75 in each.
+        ({"fps": 1.0}, (0, 4, 5, 6), (0, 2 / 1.75, 4 / 1.75, 6 / 1.75)),
+        ({"num_frames": 2}, (0, 5), (0, 4 / 1.75)),
+        ({"fps": 1.0, "sampling": "ends"}, (0, 4, 5, 7), (0, 2 / 1.75, 5 / 1.75, 4.0)),
+        ({"fps": 1.0, "sampling": "seconds"}, (0, 4, 5, 6), (0, 2 / 1.75, 4 / 1.75, 6 / 1.75)),
+        ({"num_frames": -1}, tuple(range(8)), (0, 0.1, 0.2, 0.3, 1, 2, 3, 4)),
+        ({"num_frames": 8}, tuple(range(8)), (0, 0.1, 0.2, 0.3, 1, 2, 3, 4)),
+    ],
+)
+def test_of_a_rate_that_varies_what_is_on_the_screen_is_taken(asked: dict, indices: tuple, shown: tuple) -> None:
+    spec = VideoProcessorSpec(QWEN, **asked)
+    times = at_true_times(sample_frames(8, 1.75, spec), [time / 10 for time in VARYING])
+    assert times.indices == indices
+    assert times.shown == pytest.approx(shown)
+    assert times.seconds(4) == pytest.approx((*shown, *shown[-1:] * (-len(shown) % 4)))
+
+
+@pytest.mark.parametrize("sampling", ["steps", "ends", "seconds"])
+def test_true_times_of_an_even_rate_change_nothing(sampling: str) -> None:
+    for total, fps, asked in SAMPLINGS[:9]:
+        times = sample_frames(total, fps, VideoProcessorSpec(QWEN, sampling=sampling, **asked))  # type: ignore[arg-type]
+        true = at_true_times(times, [index / fps for index in range(total)])
+        assert true.indices == times.indices
+        assert true.seconds(2) == pytest.approx(times.seconds(2))
 
 
 # --- processing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import random
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import av
@@ -49,7 +49,24 @@ def encode_video(
 ) -> bytes:
     """A video of these frames; ``times`` in units of a frame make its rate vary."""
     file = io.BytesIO()
-    with av.open(file, "w", format=encoding.format) as container:
+    _encode(file, frames, encoding, fps, times, {})
+    return file.getvalue()
+
+
+def encode_to_file(path: str, frames: np.ndarray, encoding: Encoding, **options: str) -> None:
+    """The same into a file, with options of its format, of which some read back what they have written."""
+    _encode(path, frames, encoding, 10, (), options)
+
+
+def _encode(
+    file: io.BytesIO | str,
+    frames: np.ndarray,
+    encoding: Encoding,
+    fps: int,
+    times: Sequence[int],
+    options: Mapping[str, str],
+) -> None:
+    with av.open(file, "w", format=encoding.format, options=dict(options)) as container:
         stream = container.add_stream(encoding.codec, rate=fps, options=dict(encoding.options))
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = encoding.pixel_format
@@ -58,7 +75,6 @@ def encode_video(
             frame.pts = times[index] if times else index
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
-    return file.getvalue()
 
 
 def mp4_bomb(num_samples: int) -> bytes:

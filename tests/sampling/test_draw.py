@@ -106,6 +106,15 @@ def is_on_border(logits: Tensor, params: SamplingParams) -> bool:
     return len(counts) > 1
 
 
+@pytest.mark.parametrize("beside", [{}, {"top_k": 5}, {"min_p": 0.5}, {"temperature": 2.0}])
+def test_a_top_p_of_zero_leaves_the_likeliest_token(beside: dict[str, Any]) -> None:
+    logits = make_logits(6, 5000)
+    logits[0, 7] = logits[0, 9] = logits[0].max() + 1  # a tie
+    left = probabilities(logits, [SamplingParams(top_p=0, **beside)] * 6)
+    assert left.argmax(dim=-1).tolist() == [7, *logits[1:].argmax(dim=-1).tolist()]
+    assert ((left > 0).sum(dim=-1) == 1).all()
+
+
 @pytest.mark.parametrize("few", [1, 3, 17])
 def test_few_candidates_and_all_candidates_agree_to_the_last_bit(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     """What the likeliest tokens tell must be what sorting all would tell, ties included."""

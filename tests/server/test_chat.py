@@ -239,3 +239,11 @@ def test_prompt_logprobs_have_vllms_form(server: RunningServer) -> None:
     answer = server.chat("a b", prompt_logprobs=0).json()
     assert answer["prompt_logprobs"] == [None, {"5": {"logprob": -1.5, "rank": 9, "decoded_token": " 5"}}]
     assert "prompt_logprobs" not in server.chat("a b").json()
+
+
+def test_the_prompts_text_is_told_if_that_is_asked_for(server: RunningServer) -> None:
+    assert server.chat("a b", return_prompt_text=True).json()["prompt_text"] == "a b"
+    assert "prompt_text" not in server.chat("a b").json()
+    first, *others = events_of(server.chat("a b", stream=True, return_prompt_text=True).text)
+    assert first["prompt_text"] == "a b"
+    assert not [event for event in others if "prompt_text" in event]

@@ -38,7 +38,7 @@ def error_of(response: httpx2.Response, status: int) -> dict[str, Any]:
     [
         ({"temperature": 3.0}, "temperature", "temperature must be in [0, 2], got 3.0."),
         ({"n": 10**9}, "n", "n must be in [1, 16], got 1000000000."),
-        ({"n": 2, "temperature": 0}, "n", "n must be 1 when temperature is 0: all answers would be the same."),
+        ({"top_p": -0.5}, "top_p", "top_p must be in [0, 1], got -0.5."),
         ({"seed": 2**63}, "seed", "seed must be a whole number of at most 63 bits, got 9223372036854775808."),
         ({"max_tokens": 0}, "max_tokens", "max_tokens: Input should be greater than or equal to 1, got 0."),
         ({"stop": [""]}, "stop", "stop must be strings of 1 to 1000 characters, got ''."),

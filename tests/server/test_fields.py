@@ -46,6 +46,8 @@ from tests.server.running import RunningServer
         ),
         ({"logit_bias": {}, "allowed_token_ids": None, "bad_words": []}, {}),
         ({"prompt_logprobs": 2}, {"prompt_logprobs": 2}),
+        ({"top_p": 0}, {"top_p": 0.0}),
+        ({"n": 2, "temperature": 0}, {"n": 2, "temperature": 0.0}),
     ],
 )
 def test_decoding_parameters(
@@ -181,6 +183,25 @@ def test_unknown_keys_of_known_fields_are_warned_of(server: RunningServer, caplo
         assert server.chat(stream=True, stream_options={"include_usage": None}).status_code == 200
     assert [record.message for record in caplog.records] == [
         "Ignored unknown fields of a request: 'stream_options.chunk_size', 'stream_options.note' (said once)."
+    ]
+
+
+def test_unknown_keys_of_messages_are_warned_of(server: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
+    server.state.unknown_fields = UnknownFields()
+    part = {"type": "text", "text": "Hi", "speed": 2}
+    with caplog.at_level(logging.WARNING, logger="chiasm"):
+        for _ in range(2):
+            assert server.chat(messages=[{"role": "user", "content": [part], "prefix": True}]).status_code == 200
+        items = [
+            {"role": "user", "content": [{"type": "input_text", "text": "Hi", "speed": 2}], "status": "completed"},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "id": "x", "mood": "glad"},
+            {"type": "function_call_output", "call_id": "c", "output": [part], "status": None},
+            {"type": "reasoning", "summary": [], "content": None},
+        ]
+        assert server.client.post("/v1/responses", json={"input": items}).status_code == 200
+    assert [record.message for record in caplog.records] == [
+        "Ignored unknown fields of a request: 'messages.content.speed', 'messages.prefix' (said once).",
+        "Ignored unknown fields of a request: 'input.content.speed', 'input.mood', 'input.output.speed' (said once).",
     ]
 
 

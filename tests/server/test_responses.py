@@ -207,6 +207,18 @@ def test_a_stream_tells_the_same(tool_client: openai.OpenAI, tool_server: Runnin
         assert text == (item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"])
 
 
+@pytest.mark.parametrize("size", [1, 3, 8, 1000])
+def test_reasoning_is_left_out_where_nobody_wants_it(tool_server: RunningServer, size: int) -> None:
+    say(tool_server.engine, THOUGHT_AND_CALLS, size)
+    asked = {"input": "How is it?", "tools": [WEATHER, NOW], "include_reasoning": False}
+    whole = tool_server.client.post("/v1/responses", json=asked).json()
+    assert [item["type"] for item in whole["output"]] == ["message", "function_call", "function_call"]
+    assert whole["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
+    events = events_of(tool_server, tools=[WEATHER, NOW], include_reasoning=False)
+    assert not [event for event in events if "reasoning" in event["type"]]
+    assert _stripped(events[-1]["response"]["output"]) == _stripped(whole["output"])
+
+
 def _stripped(value: Any) -> Any:
     """Without names that are made up for each response."""
     if isinstance(value, list):

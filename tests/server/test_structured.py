@@ -25,6 +25,14 @@ STRICT = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "s
         ({"response_format": {"type": "text"}}, None),
         ({"response_format": {"type": "json_object"}}, {"json_object": True, "param": "response_format"}),
         ({"response_format": STRICT}, {"json": TEXT, "param": "response_format.json_schema.schema"}),
+        (
+            {"response_format": {"type": "json_object", "schema": SCHEMA}},
+            {"json": TEXT, "param": "response_format.schema"},
+        ),
+        (
+            {"response_format": {"type": "json_object", "schema": None, "json_schema": None}},
+            {"json_object": True, "param": "response_format"},
+        ),
         ({"structured_outputs": {"regex": "a+", "json": None}}, {"regex": "a+"}),
         ({"structured_outputs": {"choice": ["a", "b"]}}, {"choice": ("a", "b")}),
         ({"structured_outputs": {"json": TEXT}}, {"json": TEXT}),
@@ -74,6 +82,19 @@ def deep(levels: int) -> dict[str, Any]:
     [
         ({"response_format": {"type": "xml"}}, "response_format.type", "'xml'"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "a schema"),
+        ({"response_format": {"type": "json_object", "schema": 7}}, "response_format.schema", "a JSON schema"),
+        (
+            {"response_format": {"type": "json_object", "json_schema": {"schema": SCHEMA}}},
+            "response_format.json_schema",
+            "left out where the type is json_object",
+        ),
+        (
+            {"response_format": {"type": "text", "schema": SCHEMA}},
+            "response_format.schema",
+            "left out where the type is text",
+        ),
+        ({"response_format": {**STRICT, "schema": SCHEMA}}, "response_format.schema", "the type is json_schema"),
+        ({"response_format": {"type": "json_object", "value": SCHEMA}}, "response_format", "unknown key 'value'"),
         ({"guided_json": deep(200)}, "guided_json", "nested at most 32 deep"),
         ({"guided_json": {"enum": ["x" * 100] * 10_000}}, "guided_json", f"at most {MAX_CHARS} characters"),
         ({"guided_json": "{"}, "guided_json", "not valid JSON"),
@@ -95,3 +116,19 @@ def test_mistakes_are_named(server: RunningServer, fields: dict[str, Any], param
     assert (error["code"], error["param"]) == (400, param)
     assert words in error["message"]
     assert len(error["message"]) < 500
+
+
+def test_json_mode_of_responses_takes_a_schema_too(server: RunningServer, engine: FakeEngine) -> None:
+    for asked, form in (
+        ({"type": "json_object", "schema": SCHEMA}, {"json": TEXT, "param": "text.format.schema"}),
+        ({"type": "json_object"}, {"json_object": True, "param": "text.format"}),
+    ):
+        answer = server.client.post("/v1/responses", json={"input": "Hi", "text": {"format": asked}})
+        assert answer.status_code == 200
+        assert engine.sampling[-1].structured_outputs == StructuredOutputs(**form)
+    for asked, param in (
+        ({"type": "text", "schema": SCHEMA}, "text.format.schema"),
+        ({"type": "json_schema", "json_schema": {"schema": SCHEMA}}, "text.format"),
+    ):
+        answer = server.client.post("/v1/responses", json={"input": "Hi", "text": {"format": asked}})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)

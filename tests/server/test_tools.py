@@ -172,6 +172,28 @@ def test_reasoning_goes_by_both_names(
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 1000])
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [("Hi", "<think>\nHm.\n</think>\n\nYes."), ("Hi <think>\n", "Hm.\n</think>\n\nYes.")],
+)
+def test_reasoning_is_left_out_where_nobody_wants_it(
+    tool_server: RunningServer, tool_engine: FakeEngine, prompt: str, text: str, size: int
+) -> None:
+    say(tool_engine, text, size)
+    whole = tool_server.chat(prompt, include_reasoning=False).json()
+    message = whole["choices"][0]["message"]
+    assert message == {"role": "assistant", "content": "Yes."}
+    assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] > 0
+    events = events_of(tool_server.chat(prompt, include_reasoning=False, stream=True).text)
+    deltas = [event["choices"][0]["delta"] for event in events]
+    assert {key for delta in deltas for key in delta} == {"role", "content"}
+    assert "".join(delta.get("content", "") for delta in deltas) == "Yes."
+    assert events[-1]["choices"][0]["finish_reason"] == "stop"
+    for asked in (None, True):
+        assert tool_server.chat(prompt, include_reasoning=asked).json()["choices"][0]["message"]["reasoning"] == "Hm."
+
+
+@pytest.mark.parametrize("size", [1, 3, 8, 1000])
 def test_a_third_turn_leaks_no_mark_of_reasoning(
     tool_server: RunningServer, tool_engine: FakeEngine, size: int
 ) -> None:
@@ -341,6 +363,26 @@ def test_without_tokens_for_its_marks_there_is_no_reasoning_before_a_form(
     message = answer.json()["choices"][0]["message"]
     assert message["tool_calls"][0]["function"]["name"] == "now"
     assert "reasoning" not in message
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+@pytest.mark.parametrize("text", ["<think>", "<think>a</think>b", "</think>", " <think>"])
+def test_a_form_may_be_spelled_like_a_mark_of_reasoning(
+    tool_server: RunningServer, tool_engine: FakeEngine, text: str, size: int
+) -> None:
+    tool_engine.added_tokens = THINK
+    say(tool_engine, text, size)
+    message = tool_server.chat(guided_choice=[text, "no"]).json()["choices"][0]["message"]
+    assert message == {"role": "assistant", "content": text}
+    parts = events_of(tool_server.chat(guided_choice=[text, "no"], stream=True).text)
+    assert "".join(part["choices"][0]["delta"].get("content", "") for part in parts) == text
+
+
+def test_a_form_behind_reasoning(tool_server: RunningServer, tool_engine: FakeEngine) -> None:
+    tool_engine.added_tokens = {"<think>": AddedToken(10, is_special=False), "</think>": AddedToken(8, False)}
+    tool_engine.words = ("<think>", "Hm.", "</think>", "<think>")
+    message = tool_server.chat(guided_choice=["<think>"]).json()["choices"][0]["message"]
+    assert (message["reasoning"], message["content"]) == ("Hm.", "<think>")
 
 
 def test_markers_that_are_special_tokens_are_not_skipped(tool_server: RunningServer, tool_engine: FakeEngine) -> None:

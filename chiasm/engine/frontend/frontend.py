@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from chiasm.config.checkpoint import read_generation_config, read_json
-from chiasm.config.engine import EngineConfig, check_media_io_kwargs
+from chiasm.config.engine import EngineConfig, check_media_io_kwargs, without_nulls
 from chiasm.engine.frontend.admission import check_prompt_length, check_seen_media
 from chiasm.engine.frontend.bad_words import banned_sequences
 from chiasm.engine.frontend.chat_template import ChatTemplate, load_chat_template, special_tokens
@@ -17,7 +17,7 @@ from chiasm.engine.frontend.template_renderer import TemplateRenderer
 from chiasm.engine.frontend.tokenizer import Tokenizer, load_tokenizer
 from chiasm.engine.frontend.truncation import truncated
 from chiasm.errors import UserError, refuse
-from chiasm.multimodal.bounds import bounded_spec, request_video_spec
+from chiasm.multimodal.bounds import bounded_spec, request_image_spec, request_video_spec
 from chiasm.schema.chat import ChatMessage, ImagePart, MediaPart, PreparedPrompt, TextPart, Truncation, VideoPart
 from chiasm.schema.media import MediaSpec, ProcessedItem
 from chiasm.schema.sampling import SamplingParams, check_token_ids
@@ -117,13 +117,19 @@ class Frontend:
         Raises:
             UserError: for an unknown key or a value outside what the server allows.
         """
-        image = bounded_spec(self.facts.processor, {}, mm_processor_kwargs)
-        video = self.facts.video
+        kwargs, io_kwargs = without_nulls(mm_processor_kwargs), without_nulls(media_io_kwargs)
+        processor, video = self.facts.processor, self.facts.video
+        bounded_spec(processor, {}, kwargs)  # also where there are no media
         if video is None:
-            check_media_io_kwargs(media_io_kwargs, 1)
-            return [image for _ in parts]
-        spec = request_video_spec(video.processor, mm_processor_kwargs, media_io_kwargs)
-        return [spec if isinstance(part, VideoPart) else image for part in parts]
+            check_media_io_kwargs(io_kwargs, 1)
+            return [request_image_spec(processor, kwargs, part.own) for part in parts]
+        request_video_spec(video.processor, kwargs, io_kwargs)
+        return [
+            request_video_spec(video.processor, kwargs, io_kwargs, part.own)
+            if isinstance(part, VideoPart)
+            else request_image_spec(processor, kwargs, part.own)
+            for part in parts
+        ]
 
     def seal_chat(
         self,

@@ -18,7 +18,7 @@ from chiasm.multimodal.item_cache import ItemCache
 from chiasm.multimodal.pool import PreprocessPool
 from chiasm.multimodal.sources import MediaSource, RemoteUrl, parse_frames, parse_source
 from chiasm.schema.chat import MediaPart, VideoPart
-from chiasm.schema.media import MediaSpec, ProcessedItem
+from chiasm.schema.media import MediaSpec, Modality, ProcessedItem
 
 _HASHED_AT_ONCE = 256 * 1024  # bytes whose digest takes less time than to have it made beside the event loop
 
@@ -108,8 +108,8 @@ class MediaLoader:
                 return frames
         parsed = parse_source(part.source, max_bytes=media.max_media_bytes, param=part.param)
         if isinstance(parsed, RemoteUrl):
-            seconds = media.video_fetch_timeout if isinstance(part, VideoPart) else media.fetch_timeout
-            data = await self._fetcher.fetch(parsed.url, part.param, held=held, seconds=seconds)
+            modality: Modality = "video" if isinstance(part, VideoPart) else "image"
+            data = await self._fetcher.fetch(parsed.url, part.param, modality=modality, held=held)
             return MediaSource("bytes", data)
         return parsed
 

@@ -7,20 +7,23 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from chiasm.errors import UserError, refuse, shorten
-from chiasm.schema.chat import ChatMessage, ContentPart, ImagePart, TextPart, VideoPart
+from chiasm.engine.frontend.media_parts import MEDIA_FIELDS, parse_media_part, unread_media_keys
+from chiasm.errors import UserError, refuse, refuse_unserved, shorten
+from chiasm.schema.chat import ChatMessage, ContentPart, TextPart
 
 MAX_PARTS = 4096  # in all messages of a request
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _TEXT_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
-# "image", "image_pil" and "video" are the spellings of scripts, where the field may hold more than a URL.
-_IMAGE_FIELDS = {"image_url": "image_url", "input_image": "image_url", "image": "image", "image_pil": "image_pil"}
-_VIDEO_FIELDS = {"video_url": "video_url", "video": "video"}
-_MEDIA_FIELDS = {**_IMAGE_FIELDS, **_VIDEO_FIELDS}
 _THINKING = "thinking"  # of an assistant's message: reasoning, as some templates and clients write it
-_PART_TYPES = (*_TEXT_FIELDS, *_MEDIA_FIELDS, _THINKING)
+_PART_TYPES = (*_TEXT_FIELDS, *MEDIA_FIELDS, _THINKING)
 _EXTRA = ("name", "tool_calls", "tool_call_id", "reasoning")
+_UNSERVED = ("audio", "function_call")  # of a message
+_READ = ("role", "content", *_EXTRA, "reasoning_content", "refusal", *_UNSERVED)
+# What answers and other servers' clients put into messages and parts, and what says nothing to a model.
+_WITHOUT_EFFECT = frozenset(
+    ("annotations", "cache_control", "citations", "closed", "id", "logprobs", "phase", "signature", "status", "type")
+)
 
 
 def parse_messages(messages: Sequence[object]) -> tuple[ChatMessage, ...]:
@@ -50,12 +53,17 @@ def parse_message(message: object, param: str) -> ChatMessage:
     role = message.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         refuse(f"{param}.role", role, f"one of {', '.join(_ROLES)}")
+    for key in _UNSERVED:
+        if message.get(key) is not None:
+            refuse_unserved(f"{param}.{key}", message[key])
     extra = {key: message[key] for key in _EXTRA if message.get(key) is not None}
     if "tool_calls" in extra:
         extra["tool_calls"] = _parse_tool_calls(extra["tool_calls"], f"{param}.tool_calls")
     if "reasoning" not in extra and isinstance(message.get("reasoning_content"), str):
         extra["reasoning"] = message["reasoning_content"]
     content = message.get("content")
+    if content is None and role == "assistant":
+        content = message.get("refusal")  # in its place, as answers have it
     if role == "assistant" and isinstance(content, list):
         content, thoughts = _part_thinking(content, f"{param}.content")
         if thoughts:
@@ -63,6 +71,32 @@ def parse_message(message: object, param: str) -> ChatMessage:
     if content is None and role == "assistant":
         return ChatMessage(role, (), param, extra)  # it only called tools
     return ChatMessage(_ROLES[role], parse_content(content, f"{param}.content"), param, extra)
+
+
+def unread_keys(messages: Sequence[object]) -> set[str]:
+    """What of some messages nobody reads, as ``content.image_url.note`` where it is within a part."""
+    found: set[str] = set()
+    for message in messages:
+        if isinstance(message, Mapping):
+            found |= {str(key) for key in message.keys() - _WITHOUT_EFFECT if key not in _READ}
+            found |= {f"content.{key}" for key in unread_part_keys(message.get("content"))}
+    return found
+
+
+def unread_part_keys(content: object) -> set[str]:
+    """What of the parts of a message nobody reads."""
+    found: set[str] = set()
+    for part in content if isinstance(content, list) else ():
+        if not isinstance(part, Mapping):
+            continue
+        kind = part.get("type") or _guess_type(part)
+        if isinstance(kind, str) and kind in MEDIA_FIELDS:
+            found |= unread_media_keys(part, kind)
+        else:
+            found |= {
+                str(key) for key in part.keys() - _WITHOUT_EFFECT if key not in (*_TEXT_FIELDS.values(), _THINKING)
+            }
+    return found
 
 
 def parse_content(content: object, param: str) -> tuple[ContentPart, ...]:
@@ -92,12 +126,8 @@ def _parse_part(part: object, param: str) -> ContentPart:
         _refuse_type(kind, f"{param}.type")
     if kind == _THINKING:
         refuse(f"{param}.type", kind, "of another type but in an assistant's message")
-    if kind in _MEDIA_FIELDS:
-        field = _MEDIA_FIELDS[kind]
-        if kind in ("image", "video") and "url" in part:  # as transformers spells it
-            field = "url"
-        media = _parse_media(part.get(field), f"{param}.{field}")
-        return VideoPart(*media) if kind in _VIDEO_FIELDS else ImagePart(*media)
+    if kind in MEDIA_FIELDS:
+        return parse_media_part(part, kind, param)
     field = _TEXT_FIELDS[kind]
     text = part.get(field)
     if not isinstance(text, str):
@@ -145,16 +175,8 @@ def _parse_function(function: object) -> object:
 def _guess_type(part: Mapping[str, Any]) -> str | None:
     """The type of a part that names none: some clients leave it to the one field there is."""
     known = ("text", "image_url", "image", "video_url", "video", "audio_url")
-    return next((kind for kind in known if kind in part), None)
-
-
-def _parse_media(media: object, param: str) -> tuple[object, str]:
-    """An item and its field; a ``detail`` beside it is a hint for other servers' prices and has no meaning here."""
-    if isinstance(media, dict):
-        media, param = media.get("url"), f"{param}.url"
-    if media is None or (isinstance(media, str) and not media):
-        refuse(param, media, "a URL: http(s) or data:")
-    return media, param
+    found = [kind for kind in known if kind in part]
+    return found[0] if len(found) == 1 else None
 
 
 def _refuse_type(kind: object, param: str) -> NoReturn:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from chiasm.engine.frontend.chat_template import ChatTemplate
-from chiasm.engine.frontend.literal_text import SEAM, LiteralText, any_of
+from chiasm.engine.frontend.literal_text import SEAM, LiteralText
 from chiasm.engine.frontend.rendering import END, SealedConversation, SealedMessage, render_conversation
 from chiasm.engine.frontend.tokenizer import Tokenizer
 from chiasm.errors import UserError, refuse, shorten
@@ -62,7 +62,6 @@ class PromptBuilder:
         specials = [*tokenizer.special_texts, *media_texts]
         self._literal = LiteralText(specials)
         self._users_literal = LiteralText([text for text in specials if not _SWITCH.fullmatch(text)])
-        self._media_pattern = any_of(media_texts)
 
     def seal(
         self,
@@ -76,7 +75,7 @@ class PromptBuilder:
         """A conversation as a template may have it.
 
         Raises:
-            UserError: if a text holds a media token.
+            UserError: for what no template may have: types that JSON doesn't have, or too deep a nesting.
         """
         return SealedConversation(
             messages=[self._seal_message(message) for message in messages],
@@ -97,11 +96,19 @@ class PromptBuilder:
         return render_conversation(self._template, conversation)
 
     def tokenize(self, rendered: str) -> list[int]:
-        """Token ids of a rendered conversation."""
+        """Token ids of a rendered conversation.
+
+        Raises:
+            UserError: if a user's text holds a media token that the tokenizer can't write as text.
+        """
         token_ids: list[int] = []
         for piece in self._literal.pieces(rendered):
-            encode = self._tokenizer.encode_literal if piece.is_literal else self._tokenizer.encode
-            token_ids += encode(piece.text)
+            if piece.is_literal:
+                written = self._tokenizer.encode_literal(piece.text)
+                self.refuse_media_tokens(written, "messages")
+                token_ids += written
+            else:
+                token_ids += self._tokenizer.encode(piece.text)
         return token_ids
 
     def plain_text(self, rendered: str) -> str:
@@ -200,27 +207,27 @@ class PromptBuilder:
         reserved = set(self._facts.media_token_ids)
         for token_id in token_ids:
             if token_id in reserved:
-                _refuse_media_text(self._tokenizer.token_text(token_id), param)
+                text = self._tokenizer.token_text(token_id)
+                message = f"{param} contains the media token {text!r}, which stands for nothing without media."
+                raise UserError(message, param=param)
 
     def _seal_message(self, message: ChatMessage) -> SealedMessage:
         extra = {key: self._seal(value, f"{message.param}.{key}") for key, value in message.extra.items()}
         if "reasoning" in extra:  # templates know it by either of these names
             extra |= dict.fromkeys(("reasoning_content", "thinking"), extra["reasoning"])
-        param = message.content_param
         literal = self._users_literal if message.role == "user" else self._literal
         parts: list[dict[str, str]] = []
-        for index, part in enumerate(message.content):
+        for part in message.content:
             if isinstance(part, TextPart):
-                where = param if len(message.content) == 1 else f"{param}[{index}]"
-                parts.append({"type": "text", "text": self._seal_text(part.text, where, literal)})
+                parts.append({"type": "text", "text": _seal_text(part.text, literal)})
             else:
                 parts.append({"type": "video" if isinstance(part, VideoPart) else "image"})
-        return SealedMessage(message.role, parts, message.param, param, extra)
+        return SealedMessage(message.role, parts, message.param, message.content_param, extra)
 
     def _seal(self, value: Any, param: str, depth: int = 0) -> Any:
         """What a user gives to the template, with seams in its strings; JSON's types only, so that it is inert."""
         if isinstance(value, str):
-            return self._seal_text(value, param, self._literal)
+            return _seal_text(value, self._literal)
         if value is None or isinstance(value, bool | int | float):
             return value
         if depth == _MAX_DEPTH:
@@ -234,12 +241,9 @@ class PromptBuilder:
             return [self._seal(entry, f"{param}[{index}]", depth + 1) for index, entry in enumerate(value)]
         return refuse(param, type(value).__name__, "made of the types that JSON has")
 
-    def _seal_text(self, text: str, param: str, literal: LiteralText) -> str:
-        text = text.replace(END, "").replace(SEAM, "")
-        found = self._media_pattern.search(text)
-        if found is not None:
-            _refuse_media_text(found.group(), param)
-        return literal.seal(text)
+
+def _seal_text(text: str, literal: LiteralText) -> str:
+    return literal.seal(text.replace(END, "").replace(SEAM, ""))
 
 
 def _slice_time(frame_seconds: Sequence[float], form: SliceForm) -> float:
@@ -264,11 +268,3 @@ def _check_media_tokens(tokenizer: Tokenizer, token_ids: Iterable[int]) -> None:
 
 def _field(key: object) -> str:
     return key if isinstance(key, str) and key.isidentifier() and len(key) < 64 else shorten(key)
-
-
-def _refuse_media_text(text: str, param: str) -> NoReturn:
-    raise UserError(
-        f"{param} contains the media token {text!r}, which only the server may place; "
-        "send media as image_url or video_url parts.",
-        param=param,
-    )

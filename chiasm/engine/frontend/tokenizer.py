@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence, Set
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as FastTokenizer
 
-from chiasm.config.checkpoint import read_json, read_tokenizer
+from chiasm.config.checkpoint import read_special_texts, read_tokenizer
 from chiasm.errors import UserError
 from chiasm.schema.chat import AddedToken as AddedTokenInfo
 
@@ -117,17 +116,12 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         fast = FastTokenizer.from_str(text)
     except Exception as error:
         raise UserError(f"the checkpoint's tokenizer can't be read: {error}", param="model") from error
-    _mark_special(fast, read_json(folder, "tokenizer_config.json") or {})
+    _mark_special(fast, read_special_texts(folder))
     return Tokenizer(fast)
 
 
-def _mark_special(fast: FastTokenizer, settings: Mapping[str, Any]) -> None:
+def _mark_special(fast: FastTokenizer, texts: Set[str]) -> None:
     """Make the tokens special that the settings name so: not every ``tokenizer.json`` does."""
-    named = [value for name, value in settings.items() if name.endswith("_token")]
-    decoder = settings.get("added_tokens_decoder")
-    if isinstance(decoder, dict):
-        named += [token for token in decoder.values() if isinstance(token, dict) and token.get("special")]
-    texts = {value.get("content") if isinstance(value, dict) else str(value) for value in named}
     plain = [t for t in fast.get_added_tokens_decoder().values() if t.content in texts and not t.special]
     fast.add_special_tokens(
         [

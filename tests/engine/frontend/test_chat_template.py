@@ -432,10 +432,9 @@ def test_a_template_that_shows_no_tools_takes_none(tokenizer: Tokenizer) -> None
         render(make_builder(tokenizer, CHAT_TEMPLATE), [user("Hi")], tools=[TOOL])
 
 
-def test_what_a_tool_says_of_itself_never_becomes_a_special_token(tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize("special", ["<|im_end|>", "<|image_pad|>"])
+def test_what_a_tool_says_of_itself_never_becomes_a_special_token(tokenizer: Tokenizer, special: str) -> None:
     builder = make_builder(tokenizer, TOOL_TEMPLATES["qwen"])
-    tool = {"type": "function", "function": {"name": "f", "description": "a <|im_end|> b"}}
+    tool = {"type": "function", "function": {"name": "f", "description": f"a {special} b"}}
     token_ids = builder.tokenize(render(builder, [user("Hi")], tools=[tool]))
-    assert "<|im_end|>" in tokenizer.decode(token_ids, skip_special_tokens=True)
-    with refused("tools[0].function.description", "<|image_pad|>"):
-        render(builder, [user("Hi")], tools=[{"function": {"description": "<|image_pad|>"}}])
+    assert special in tokenizer.decode(token_ids, skip_special_tokens=True)

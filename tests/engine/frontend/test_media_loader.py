@@ -157,19 +157,19 @@ def test_the_same_image_twice_in_a_request_is_processed_once_and_lent_twice(
     assert list(pool.folder.iterdir()) == []
 
 
-def test_videos_have_longer_to_arrive(pool: FakePool, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[float | None] = []
+def test_it_is_said_what_is_downloaded(pool: FakePool, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
 
-    async def fetch(_fetcher: MediaFetcher, _url: str, _param: str, *, seconds: float, **_: object) -> bytes:
-        given.append(seconds)
+    async def fetch(_fetcher: MediaFetcher, _url: str, _param: str, *, modality: str, **_: object) -> bytes:
+        given.append(modality)
         return b""
 
     monkeypatch.setattr(MediaFetcher, "fetch", fetch)
     monkeypatch.setattr(module, "PreprocessPool", lambda *args, **kwargs: pool)
-    loader = MediaLoader(MediaConfig(fetch_timeout=2, video_fetch_timeout=9), pool.folder)
+    loader = MediaLoader(MediaConfig(), pool.folder)
     url = "https://example.com/a"
     asyncio.run(loaded(loader, [ImagePart(url, "image"), VideoPart(url, "video")]))
-    assert given == [2, 9]
+    assert given == ["image", "video"]
 
 
 def test_downloads_are_bounded_together_until_they_are_decoded(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from chiasm.engine.frontend.messages import MAX_PARTS, parse_messages
+from chiasm.engine.frontend.messages import MAX_PARTS, parse_messages, unread_keys
 from chiasm.schema.chat import ChatMessage, ContentPart, ImagePart, TextPart
 from tests.engine.frontend.support import assistant, refused, text, user
 
@@ -126,6 +126,7 @@ def test_other_tool_calls_stay_as_they_are() -> None:
         (user([text("a"), {}]), "messages[0].content[1].type"),
         (user([{"type": "audio_url", "audio_url": {"url": URL}}]), "messages[0].content[0].type"),
         (user([{"audio_url": {"url": URL}}]), "messages[0].content[0].type"),
+        (user([{"image_url": URL, "text": "a"}]), "messages[0].content[0].type"),
         (user([{"type": "video_url", "video_url": {}}]), "messages[0].content[0].video_url.url"),
         (user([{"type": ["text"], "text": "a"}]), "messages[0].content[0].type"),
         (user([{"type": "text"}]), "messages[0].content[0].text"),
@@ -137,6 +138,9 @@ def test_other_tool_calls_stay_as_they_are() -> None:
         (user([{"type": "image_url", "image_url": {"url": ""}}]), "messages[0].content[0].image_url.url"),
         (assistant(None, tool_calls="f()"), "messages[0].tool_calls"),
         (assistant(None, tool_calls=["f()"]), "messages[0].tool_calls"),
+        (assistant(None, function_call={"name": "f", "arguments": "{}"}), "messages[0].function_call"),
+        (assistant(None, audio={"id": "x"}), "messages[0].audio"),
+        (assistant(None, refusal=7), "messages[0].content"),
     ],
 )
 def test_what_is_wrong_is_named(message: object, param: str) -> None:
@@ -204,3 +208,38 @@ def test_thinking_parts_are_reasoning(thinking: object) -> None:
 def test_reasoning_by_both_names() -> None:
     assert parse(assistant("a", reasoning_content="Hm.")).extra == {"reasoning": "Hm."}
     assert parse(assistant("a", reasoning="A", reasoning_content="B")).extra == {"reasoning": "A"}
+
+
+def test_a_refusal_is_what_was_said() -> None:
+    assert parse(assistant(None, refusal="I can't.")).content == (TextPart("I can't."),)
+    assert parse(assistant("Yes.", refusal=None)).content == (TextPart("Yes."),)
+
+
+def test_a_message_as_openais_client_dumps_it() -> None:
+    dumped = assistant("a", refusal=None, annotations=[], audio=None, function_call=None, tool_calls=None)
+    assert parse(dumped) == parse(assistant("a"))
+    assert unread_keys([dumped]) == set()
+
+
+@pytest.mark.parametrize(
+    ("message", "keys"),
+    [
+        ({**user("a"), "cache_control": {"type": "ephemeral"}, "id": "x"}, set()),
+        ({**user("a"), "prefix": True}, {"prefix"}),
+        (user([{"type": "text", "text": "a", "cache_control": {}}, "b", 5]), set()),
+        (user([{"type": "text", "text": "a", "note": 1}]), {"content.note"}),
+        (user([{"type": "text", "text": "a", "image_url": URL}]), {"content.image_url"}),
+        (user([{"type": "image_url", "image_url": {"url": URL, "detail": "low"}, "uuid": "x"}]), set()),
+        (user([{"type": "image_url", "image_url": {"url": URL}, "max_pixels": 1, "min_pixels": 1}]), set()),
+        (
+            user([{"type": "image_url", "image_url": {"url": URL, "quality": 9}, "fps": 1}]),
+            {"content.fps", "content.image_url.quality"},
+        ),
+        (user([{"type": "video_url", "video_url": {"url": URL, "fps": 1, "start": 2}}]), {"content.video_url.start"}),
+        (assistant([{"type": "thinking", "thinking": "a", "closed": True, "signature": "x"}]), set()),
+        ({"role": "tool", "content": "a", "tool_call_id": "c", "is_error": True}, {"is_error"}),
+        ("hello", set()),
+    ],
+)
+def test_what_nobody_reads_is_found(message: object, keys: set[str]) -> None:
+    assert unread_keys([message]) == keys

@@ -16,7 +16,7 @@ from chiasm.engine.frontend.frontend import Frontend, TextFiles
 from chiasm.engine.frontend.messages import parse_messages
 from chiasm.engine.frontend.prompts import PromptBuilder
 from chiasm.engine.frontend.tokenizer import Tokenizer
-from chiasm.llm.inputs import as_prompts
+from chiasm.llm.inputs import as_conversations, as_prompts
 from chiasm.models import glm4v
 from chiasm.multimodal.bounds import server_video_spec
 from chiasm.schema.chat import ImagePart, TextPart, VideoPart
@@ -145,6 +145,15 @@ def test_spellings_of_a_video() -> None:
         assert message.content == (TextPart("a"), VideoPart(source, f"messages[0].content[1].{field}"))
 
 
+def test_a_script_is_warned_of_what_nobody_reads(caplog: pytest.LogCaptureFixture) -> None:
+    as_conversations([user([{**IMAGE, "note": 1}, text("a")])])
+    as_conversations([[user("a")], [{**user("b"), "prefix": True}, user([VIDEO])]])
+    assert [record.message for record in caplog.records] == [
+        "Ignored unknown keys of messages: 'content.note'.",
+        "Ignored unknown keys of messages: 'prefix'.",
+    ]
+
+
 def test_videos_of_a_script() -> None:
     timed = ([0], {"fps": 2})
     for given, expected in (("a", ["a"]), (["a", b"b"], ["a", b"b"]), (timed, [timed]), ([timed, "a"], [timed, "a"])):
@@ -174,7 +183,7 @@ def test_what_a_request_may_ask(text_folder: Any, tokenizer: Tokenizer) -> None:
     frontend = make_frontend(text_folder, tokenizer, video_facts(tokenizer))
     parts = frontend.media_parts(parse_messages([user([VIDEO, IMAGE])]))
 
-    def video_spec(io: dict[str, Any], **kwargs: int) -> Any:
+    def video_spec(io: dict[str, Any], **kwargs: int | None) -> Any:
         spec, image = frontend.media_specs(parts, kwargs, {"video": io})
         assert isinstance(image, PatchProcessorSpec)
         return spec
@@ -189,9 +198,82 @@ def test_what_a_request_may_ask(text_folder: Any, tokenizer: Tokenizer) -> None:
                 {"num_frames": -2}, {"num_frames": 1.5}, {"backend": "x"}, {"fps": 1, "num_frames": 2}):  # fmt: skip
         with pytest.raises(ValueError, match="media_io_kwargs"):
             video_spec(bad)
-    for wrong in ({"image": {}}, {"video": 5}):
+    for nothing in ({"fps": None}, {"fps": None, "num_frames": None}):
+        assert video_spec(nothing) == SPEC
+    assert video_spec({"fps": None, "num_frames": 32}).num_frames == 32
+    assert video_spec({}, max_pixels=None) == SPEC
+    for empty in ({"video": None}, {"image": None}, {"image": {}, "audio": {"rate": None}}):
+        assert frontend.media_specs(parts, {}, empty)[0] == SPEC
+    for wrong in ({"image": {"image_mode": "L"}}, {"video": 5}):
         with pytest.raises(ValueError, match="media_io_kwargs"):
             frontend.media_specs(parts, {}, wrong)
+
+
+OWN = ("messages[0].content[0]", "messages[0].content[0].video_url", "messages[0].content[0].image_url")
+
+
+def specs_of(frontend: Frontend, *parts: dict[str, Any], **request: Any) -> list[Any]:
+    found = frontend.media_parts(parse_messages([user(list(parts))]))
+    return frontend.media_specs(found, request.get("mm_processor_kwargs", {}), request.get("media_io_kwargs", {}))
+
+
+def test_what_a_part_may_ask_for_itself(text_folder: Any, tokenizer: Tokenizer) -> None:
+    frontend = make_frontend(text_folder, tokenizer, video_facts(tokenizer))
+    inner = {"type": "image_url", "image_url": {"url": "data:x", "max_pixels": 9000, "min_pixels": None}}
+    images = specs_of(frontend, {**IMAGE, "max_pixels": 5000}, inner, IMAGE, mm_processor_kwargs={"max_pixels": 7000})
+    assert [spec.max_pixels for spec in images] == [5000, 9000, 7000]
+    videos = specs_of(
+        frontend,
+        {**VIDEO, "fps": 1, "max_pixels": 50_000},
+        {**VIDEO, "nframes": 6},
+        {"type": "video", "video": "data:x", "num_frames": 8},
+        VIDEO,
+        media_io_kwargs={"video": {"num_frames": 4}},
+        mm_processor_kwargs={"min_pixels": 4000},
+    )
+    assert [(spec.fps, spec.num_frames) for spec in videos] == [(1, None), (2, 6), (2, 8), (2, 4)]
+    assert [spec.patches.max_pixels for spec in videos] == [50_000, 100_000, 100_000, 100_000]
+    assert [spec.patches.min_pixels for spec in videos] == [4000] * 4
+
+
+@pytest.mark.parametrize(
+    ("part", "param", "words"),
+    [
+        ({**IMAGE, "max_pixels": 10**9}, f"{OWN[0]}.max_pixels", "the range this server allows"),
+        ({**IMAGE, "max_pixels": "big"}, f"{OWN[0]}.max_pixels", "a positive whole number"),
+        ({"type": "image_url", "image_url": {"url": "data:x", "min_pixels": -1}}, f"{OWN[2]}.min_pixels", "positive"),
+        ({**IMAGE, "max_pixels": 4000, "min_pixels": 5000}, OWN[0], "must not be above"),
+        ({**IMAGE, "resized_height": 28}, f"{OWN[0]}.resized_height", "is not served"),
+        ({"type": "input_image", "image_url": "data:x", "file_id": "f"}, f"{OWN[0]}.file_id", "is not served"),
+        ({**VIDEO, "fps": 10**9}, f"{OWN[0]}.fps", "above 0 and at most"),
+        ({**VIDEO, "num_frames": 0}, f"{OWN[0]}.num_frames", "whole number in"),
+        ({**VIDEO, "fps": 1, "num_frames": 4}, OWN[0], "fps or num_frames, not both"),
+        ({**VIDEO, "max_pixels": 200_000}, f"{OWN[0]}.max_pixels", "the range this server allows"),
+        ({**VIDEO, "total_pixels": 9}, f"{OWN[0]}.total_pixels", "is not served"),
+        ({**VIDEO, "video_start": 1.5}, f"{OWN[0]}.video_start", "is not served"),
+        ({"type": "video_url", "video_url": {"url": "data:x", "fps": 0}}, f"{OWN[1]}.fps", "above 0"),
+        (
+            {"type": "video_url", "video_url": {"url": "data:x", "fps": 1}, "max_pixels": 9000},
+            OWN[1],
+            "can't both have settings",
+        ),
+    ],
+)
+def test_what_a_part_may_not_ask_for(
+    text_folder: Any, tokenizer: Tokenizer, part: dict[str, Any], param: str, words: str
+) -> None:
+    with refused(param, words):
+        specs_of(make_frontend(text_folder, tokenizer, video_facts(tokenizer)), part)
+
+
+def test_a_frame_of_a_whole_clips_limits_has_none_of_its_own(text_folder: Any, tokenizer: Tokenizer) -> None:
+    facts = video_facts(tokenizer)
+    assert facts.video
+    clip = msgspec.structs.replace(facts.video, processor=msgspec.structs.replace(SPEC, area="clip"))
+    frontend = make_frontend(text_folder, tokenizer, msgspec.structs.replace(facts, video=clip))
+    assert specs_of(frontend, {**VIDEO, "fps": 1})[0].fps == 1
+    with refused(f"{OWN[0]}.max_pixels", "a whole clip"):
+        specs_of(frontend, {**VIDEO, "max_pixels": 9000})
 
 
 def test_a_server_bounds_what_models_take() -> None:
@@ -202,5 +284,7 @@ def test_a_server_bounds_what_models_take() -> None:
     assert (spec.max_frames, spec.min_frames, spec.num_frames, spec.patches.max_pixels) == (3, 3, -1, 9000)
     clip = server_video_spec(msgspec.structs.replace(SPEC, area="clip"), media)
     assert clip.patches == SPEC.patches, "a picture's limits are not a clip's"
+    nulls = MediaConfig(media_io_kwargs={"video": {"fps": None}}, mm_processor_kwargs={"max_pixels": None})  # type: ignore[dict-item]
+    assert server_video_spec(SPEC, nulls) == SPEC
     with pytest.raises(ValueError, match="num_frames must be"):
         MediaConfig(max_video_frames=3, media_io_kwargs={"video": {"num_frames": 4}})
