@@ -22,7 +22,9 @@ from chiasm.vision.cost import CostModel
 from chiasm.vision.plan import plan_vision
 from tests.checkpoints.common import SavedModel
 from tests.checkpoints.llama4 import save_llama4
-from tests.models.test_published_shapes import GLM, llama4, mllama, qwen2_vl, qwen3_vl
+from tests.published.glm import GLM
+from tests.published.llama import LLAMA4, MLLAMA
+from tests.published.qwen import QWEN2_VL, QWEN3_VL
 
 RATES = gpu_rates(tflops=500, link_gbs=400, link_us=10)
 SMALL = Workload("small", (((1, 16, 16), (3, 8, 8)),))
@@ -197,12 +199,12 @@ def test_a_file_of_grids_and_the_tower_of_a_checkpoint(
 @pytest.mark.parametrize(
     "raw",
     [
-        qwen2_vl("Qwen2-VL-7B"),
-        qwen2_vl("Qwen2.5-VL-7B"),
-        qwen3_vl("Qwen3-VL-8B"),
+        QWEN2_VL["Qwen2-VL-7B-Instruct"],
+        QWEN2_VL["Qwen2.5-VL-7B-Instruct"],
+        QWEN3_VL["Qwen3-VL-8B-Instruct"],
         GLM["GLM-4.5V"],
-        llama4("Llama-4-Scout-17B-16E-Instruct"),
-        mllama("Llama-3.2-11B-Vision-Instruct"),
+        LLAMA4["Llama-4-Scout-17B-16E-Instruct"],
+        MLLAMA["Llama-3.2-11B-Vision-Instruct"],
     ],
     ids=lambda raw: raw["model_type"],
 )
