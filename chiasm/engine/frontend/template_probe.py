@@ -123,7 +123,7 @@ class TemplateProbe:
         message = {"role": role, "content": content}
         if role == "user":
             return [message]
-        user = {"role": "user", "content": "x" if self.form("user").strings else _PARTS[:1]}
+        user = {"role": "user", "content": "x" if self.form("user").strings else [{"type": "text", "text": "x"}]}
         if role == "system":
             return [message, user]
         if role == "assistant":
