@@ -78,7 +78,7 @@ def settle_weight_tying(tying: WeightTying, projection: OutputProjection, embedd
     """
     if tying.setting is False:
         return
-    is_copy = not projection.is_tied and torch.equal(projection.weight, embedding.weight)
+    is_copy = not projection.is_tied and _are_alike(projection, embedding)
     if is_copy:
         projection.tie(embedding)
     if embedding.group.rank:
@@ -92,6 +92,13 @@ def settle_weight_tying(tying: WeightTying, projection: OutputProjection, embedd
         _log.warning("tie_word_embeddings is %s, but lm_head.weight is not the embeddings: it is used", said)
     elif tying.setting is None:
         _log.warning("tie_word_embeddings is %s; there is no lm_head.weight: the embeddings take its place", said)
+
+
+def _are_alike(projection: OutputProjection, embedding: VocabEmbedding) -> bool:
+    """Whether all ranks have the same in both, so that all of them decide alike."""
+    is_other = not torch.equal(projection.weight, embedding.weight)
+    others = torch.tensor([float(is_other)], device=embedding.weight.device)
+    return not embedding.group.all_reduce(others).any()
 
 
 def _as_json(value: bool | None) -> str:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from chiasm.dist.group import Group
 from chiasm.errors import UserError
 from chiasm.models.loader import load_model
 from chiasm.models.weight_tying import WeightTying, read_weight_tying
@@ -22,6 +23,7 @@ from tests.checkpoints.mllama import save_mllama
 from tests.checkpoints.qwen2 import save_qwen2_5_vl, save_qwen2_vl
 from tests.checkpoints.qwen3_vl import QWEN3_VL_CLASSES, save_qwen3_vl
 from tests.invariants import CPU
+from tests.ranks import RankPool
 
 SAVERS: dict[str, Callable[[Path], SavedModel]] = {
     "qwen2_5_vl": save_qwen2_5_vl,
@@ -122,6 +124,23 @@ def test_what_transformers_saves_of_a_qwen3_vl_keeps_its_projection(
     hidden = torch.randn(3, ours.hidden_size)
     torch.testing.assert_close(ours.compute_logits(hidden), saved.reference.lm_head(hidden))
     assert "it is used" in caplog.text
+
+
+def _has_own_projection(group: Group, folder: Path) -> bool:
+    model = load_model(folder, dtype=torch.float32, device=CPU, text_group=group).model
+    return HEAD in dict(model.named_parameters())
+
+
+@pytest.mark.parametrize("is_copy", [True, False])
+def test_ranks_decide_alike(tmp_path: Path, rank_pool: RankPool, is_copy: bool) -> None:
+    """The rows of one rank are a copy, too, where those of another are not."""
+    settle(tmp_path, "qwen3_vl", True, True, COPY)
+    tensors = load_file(tmp_path / "model.safetensors")
+    if not is_copy:
+        tensors[HEAD] = tensors[HEAD].clone()
+        tensors[HEAD][-1] += 1
+        save_weights(tmp_path, tensors)
+    assert rank_pool.run(2, _has_own_projection, tmp_path) == [not is_copy] * 2
 
 
 @pytest.mark.parametrize("top", [False, None])
