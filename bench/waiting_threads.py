@@ -4,8 +4,8 @@ python -m bench.waiting_threads FOLDER [--rounds 3] [--spins 1000,10000]
 
 FOLDER is one that ``bench.make_checkpoint`` wrote. OpenMP's threads spin for ever (ACTIVE), sleep at once (PASSIVE),
 or spin a number of times before they sleep (GNU's GOMP_SPINCOUNT). Every policy decodes in a process of its own, in
-turn; shown are medians of the rounds, in milliseconds a step, and how far each is from the best of its column. The
-policy of the engine's own processes is called "ours".
+turn; shown are medians of the rounds, in milliseconds a step, and how far each is from the best of its column. What
+the engine's own processes do (chiasm/dist/children.py) is called "ours".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 
 from bench.measure import print_table
 from chiasm.config.engine import EngineConfig
-from chiasm.dist.children import WAITING_THREADS
+from chiasm.dist.children import SPINNING
 from chiasm.engine.core.core import EngineCore
 from tests.engine.driven import request, running
 from tests.prompts import make_prompt
@@ -34,7 +34,6 @@ _BATCHES = (1, 8)
 _NUM_STEPS = 64
 _NUM_PROMPT_TOKENS = 32
 _NUM_BUSY = 2
-_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 
 
 def decode(folder: Path) -> list[float]:
@@ -72,7 +71,7 @@ def _busy(count: int) -> Iterator[None]:
 
 
 def _measure(folder: Path, policy: dict[str, str]) -> list[float]:
-    kept = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
+    kept = {name: value for name, value in os.environ.items() if name not in SPINNING}
     command = [sys.executable, "-m", "bench.waiting_threads", str(folder), "--decode"]
     printed = subprocess.run(command, env={**kept, **policy}, stdout=subprocess.PIPE, check=True, text=True)
     found: list[float] = json.loads(printed.stdout)
@@ -93,7 +92,7 @@ def main() -> None:
     policies: dict[str, dict[str, str]] = {
         "ACTIVE": {"OMP_WAIT_POLICY": "ACTIVE"},
         "PASSIVE": {"OMP_WAIT_POLICY": "PASSIVE"},
-        "ours": dict(WAITING_THREADS),
+        "ours": SPINNING,
         "unset": {},
     }
     policies |= {f"{count} spins": {"GOMP_SPINCOUNT": count} for count in filter(None, options.spins.split(","))}

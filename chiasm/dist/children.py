@@ -20,10 +20,13 @@ from pathlib import Path
 
 _PIPE_VARIABLE = "CHIASM_PARENT_PIPE"
 _FOLDER_VARIABLE = "CHIASM_RUNTIME_DIR"
-_HARMLESS = re.compile(r"PATH|HOME|LANG|TMPDIR|TZ|(?:LC|LD|DYLD|PYTHON)_?[A-Z0-9_]*|(?:OMP|MKL)_[A-Z0-9_]*")
-# Threads of OpenMP that wait for each other sleep instead of spinning. On cores that others use too, spinning made a
-# model three times slower (docs/performance.md); on idle ones there is no difference.
-WAITING_THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}
+_HARMLESS = re.compile(r"PATH|HOME|LANG|TMPDIR|TZ|(?:LC|LD|DYLD|PYTHON)_?[A-Z0-9_]*|(?:OMP|GOMP|MKL)_[A-Z0-9_]*")
+
+# Sleeping at once made a step of a small model 1.4 times as long, and spinning as OpenMP does by itself three times as
+# long on cores that others use too (docs/performance.md). GNU's OpenMP spins as often as this says, 0.3 to 1 ms, unless
+# it has more threads than there are cores: then it sleeps at once, as the policy says.
+SPINNING = {"GOMP_SPINCOUNT": "20000", "OMP_WAIT_POLICY": "PASSIVE"}
+"""What threads of OpenMP that wait for each other do in our processes, unless the user has set one of these."""
 
 
 class Child:
@@ -104,7 +107,8 @@ def start_child(
     """
     read_end, write_end = os.pipe()
     ours = {_PIPE_VARIABLE: str(read_end), _FOLDER_VARIABLE: str(runtime_dir)}
-    variables = {**WAITING_THREADS, **inherited, **(env or {}), **ours}
+    spinning = {} if inherited.keys() & SPINNING.keys() else SPINNING
+    variables = {**spinning, **inherited, **(env or {}), **ours}
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *args], stdin=subprocess.DEVNULL, pass_fds=(read_end,), env=variables

@@ -15,6 +15,7 @@ from chiasm.schema.wire import RankInfo
 
 if TYPE_CHECKING:
     from chiasm.engine.runner.runner import Runner
+    from chiasm.engine.runner.spin_guard import SpinGuard
 
 
 class InprocExecutor:
@@ -24,6 +25,7 @@ class InprocExecutor:
         assert config.tensor_parallel_size == 1, config.tensor_parallel_size
         self._config = config
         self._runner: Runner | None = None
+        self._spin_guard: SpinGuard | None = None
 
     @property
     def rank_pids(self) -> tuple[int, ...]:
@@ -32,9 +34,11 @@ class InprocExecutor:
 
     def load(self) -> list[RankInfo]:
         """Load the model here."""
+        from chiasm.engine.runner.spin_guard import SpinGuard
         from chiasm.engine.runner.start import start_runner
 
         self._runner = start_runner(self._config, rank=0, size=1)
+        self._spin_guard = SpinGuard()
         return [self._runner.info()]
 
     def measure_encoder(self) -> EncoderRates:
@@ -64,6 +68,8 @@ class InprocExecutor:
     def close(self) -> None:
         """Let go of the model."""
         self._runner = None
+        if self._spin_guard is not None:
+            self._spin_guard.close()
 
     def _live_runner(self) -> Runner:
         if self._runner is None:

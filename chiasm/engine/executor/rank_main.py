@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ from chiasm.schema.wire import (
 
 if TYPE_CHECKING:
     from chiasm.engine.runner.profiler import RankProfiler
+    from chiasm.engine.runner.runner import Runner
 
 _log = get_logger(__name__)
 
@@ -52,12 +54,19 @@ def main(runtime_dir: Path, rank: int) -> int:
 
 
 def _serve(channel: Channel[ToRank], runtime_dir: Path, rank: int) -> None:
-    from chiasm.engine.runner.start import start_runner  # imports torch: after the channel is open
+    # These import torch: after the channel is open.
+    from chiasm.engine.runner.spin_guard import SpinGuard
+    from chiasm.engine.runner.start import start_runner
 
     load = channel.receive()
     assert isinstance(load, LoadModel), load
     runner = start_runner(load.config, rank=rank, size=load.size, store=runtime_dir / "ranks")
     channel.send(runner.info())
+    with closing(SpinGuard()):
+        _obey(channel, runner, rank)
+
+
+def _obey(channel: Channel[ToRank], runner: Runner, rank: int) -> None:
     while True:
         message = channel.receive()
         if isinstance(message, Step):
