@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -10,8 +11,10 @@ import hypothesis
 import pytest
 import torch
 
+from chiasm.dist import children
 from tests.checkpoints.common import SavedModel
 from tests.checkpoints.qwen2 import save_qwen2_5_vl
+from tests.forked import fork_server, spawn
 from tests.ranks import RankPool
 from tests.skipped import kernels_line, skipped_line
 
@@ -59,6 +62,20 @@ def rank_pool() -> Iterator[RankPool]:
     """Ranks over gloo; the processes live as long as the session."""
     with RankPool() as pool:
         yield pool
+
+
+@pytest.fixture(scope="session")
+def _fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with fork_server(tmp_path_factory.mktemp("fork")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def forked_children(_fork_server: str) -> Iterator[None]:
+    """Engines of this module's tests get processes that are forked, which saves time (``tests.forked``)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(children, "spawn", functools.partial(spawn, _fork_server))
+        yield
 
 
 @pytest.fixture(scope="session")

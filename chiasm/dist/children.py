@@ -17,8 +17,9 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
-_PIPE_VARIABLE = "CHIASM_PARENT_PIPE"
+PIPE_VARIABLE = "CHIASM_PARENT_PIPE"
 _FOLDER_VARIABLE = "CHIASM_RUNTIME_DIR"
 _HARMLESS = re.compile(r"PATH|HOME|LANG|TMPDIR|TZ|(?:LC|LD|DYLD|PYTHON)_?[A-Z0-9_]*|(?:OMP|GOMP|MKL)_[A-Z0-9_]*")
 
@@ -29,6 +30,17 @@ SPINNING = {"GOMP_SPINCOUNT": "20000", "OMP_WAIT_POLICY": "PASSIVE"}
 """What threads of OpenMP that wait for each other do in our processes, unless the user has set one of these."""
 
 
+class Process(Protocol):
+    """What ``subprocess.Popen`` has and we need."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
 class Child:
     """A running child process.
 
@@ -37,7 +49,7 @@ class Child:
         pid: its process id.
     """
 
-    def __init__(self, name: str, process: subprocess.Popen[bytes], pipe: int) -> None:
+    def __init__(self, name: str, process: Process, pipe: int) -> None:
         self.name = name
         self.pid = process.pid
         self._process = process
@@ -86,6 +98,12 @@ def harmless_variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if _HARMLESS.fullmatch(name)}
 
 
+def spawn(module: str, args: Sequence[str], pipe: int, variables: Mapping[str, str]) -> Process:
+    """Start ``python -m module args`` with one descriptor and these variables."""
+    command = [sys.executable, "-m", module, *args]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(pipe,), env=dict(variables))
+
+
 def start_child(
     module: str,
     args: Sequence[str],
@@ -106,13 +124,11 @@ def start_child(
         env: variables on top of these.
     """
     read_end, write_end = os.pipe()
-    ours = {_PIPE_VARIABLE: str(read_end), _FOLDER_VARIABLE: str(runtime_dir)}
+    ours = {PIPE_VARIABLE: str(read_end), _FOLDER_VARIABLE: str(runtime_dir)}
     spinning = {} if inherited.keys() & SPINNING.keys() else SPINNING
     variables = {**spinning, **inherited, **(env or {}), **ours}
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, *args], stdin=subprocess.DEVNULL, pass_fds=(read_end,), env=variables
-        )
+        process = spawn(module, args, read_end, variables)
     except BaseException:
         os.close(write_end)
         raise
@@ -127,7 +143,7 @@ def die_with_parent() -> None:
     It also ignores Ctrl-C, which the terminal sends to every process at once: the parent decides.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    pipe = int(os.environ.pop(_PIPE_VARIABLE))
+    pipe = int(os.environ.pop(PIPE_VARIABLE))
     os.set_inheritable(pipe, False)
     folder = os.environ[_FOLDER_VARIABLE]
     threading.Thread(target=_await_parent_end, args=(pipe, folder), name="parent-watch", daemon=True).start()

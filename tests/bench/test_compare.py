@@ -11,6 +11,7 @@ from tests.checkpoints.common import SavedModel
 from tests.e2e.compare import Setup
 
 
+
 def test_every_family_has_a_checkpoint() -> None:
     assert set(FAMILIES) == set(registry._FAMILIES)
 

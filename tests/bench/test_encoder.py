@@ -26,6 +26,8 @@ from tests.published.glm import GLM
 from tests.published.llama import LLAMA4, MLLAMA
 from tests.published.qwen import QWEN2_VL, QWEN3_VL
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 RATES = gpu_rates(tflops=500, link_gbs=400, link_us=10)
 SMALL = Workload("small", (((1, 16, 16), (3, 8, 8)),))
 

@@ -11,6 +11,8 @@ from chiasm import LLM, SamplingParams
 from chiasm.cli.main import main
 from chiasm.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 BATCH = ["--batch-size", "2", "--input-len", "5", "--output-len", "3", "--image-size", "56x84", "--num-images", "2"]
 FEW = ["--num-iters-warmup", "1", "--num-iters", "2"]
 

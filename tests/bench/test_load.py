@@ -10,6 +10,8 @@ from bench.media import cut_windows, encode_clip, moving_frames
 from chiasm.multimodal.decode_video import VideoLimits, open_clip
 from tests.checkpoints.common import SavedModel
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 
 def _rows(printed: str) -> list[list[str]]:
     """Cells of the tables, without what holds them together."""

@@ -11,6 +11,8 @@ from chiasm.bench.encoder import MODES
 from chiasm.cli.main import main
 from tests.checkpoints.common import SavedModel
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 
 def test_measured_figures_stand_beside_predicted_ones(
     qwen2_5_vl: SavedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]

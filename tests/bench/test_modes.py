@@ -16,6 +16,8 @@ from chiasm.cli.main import main
 from chiasm.errors import UserError
 from tests.docs.pasted import pasted
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 FEW = ["--num-prompts", "4", "--num-warmups", "0", "--temperature", "0"]
 
 

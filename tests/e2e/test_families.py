@@ -20,6 +20,8 @@ from tests.e2e.compare import Setup, compare_engine, continuations, make_cases, 
 from tests.e2e.pictures import photograph
 from tests.e2e.reference import NUM_TOKENS, Reference, folder_of
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
 FAMILIES: dict[str, Callable[[Path], SavedModel]] = {
     "glm4v": lambda folder: save_glm4v(folder),

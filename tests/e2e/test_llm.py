@@ -19,6 +19,8 @@ from tests.checkpoints.common import SavedModel
 from tests.e2e.pictures import chart, photograph
 from tests.e2e.reference import NUM_TOKENS, Reference, folder_of, image_prompt
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
 
 

@@ -16,6 +16,8 @@ from tests.e2e.compare import most_difference, possible_ranks
 from tests.e2e.pictures import photograph
 from tests.e2e.reference import Reference, folder_of, image_prompt
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 _BLOCK_BYTES = 2 * 3 * 16 * 2 * 8 * 4  # keys and values, layers, tokens, heads, head size, float32
 SETTINGS: dict[str, dict[str, Any]] = {
     "small steps": {

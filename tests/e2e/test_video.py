@@ -27,6 +27,8 @@ from tests.e2e.servers import Server, data_url
 from tests.multimodal.encoded import encode
 from tests.multimodal.videos import ENCODINGS, decode_all, encode_video, make_frames
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
 CLIP = encode_video(make_frames(40, 60, 90), fps=10)
 TAKEN = np.stack(decode_all(CLIP)[::5])  # two in a second

@@ -37,6 +37,8 @@ from tests.invariants import CPU, NO_CUTS, encode, encode_in_steps, rows_by_key,
 from tests.prompts import make_prompt
 from tests.rounding import assert_equal_but_for_rounding
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 SAVERS: dict[str, Callable[[Path], SavedModel]] = {
     "qwen2_vl": save_qwen2_vl,
     "qwen2_5_vl": save_qwen2_5_vl,

@@ -34,6 +34,8 @@ from tests.engine.driven import answers, request
 from tests.ops.test_paged_kernels import emulated_attend
 from tests.prompts import make_prompt
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 CPU = torch.device("cpu")
 FAMILIES: dict[str, tuple[Callable[[Path], SavedModel], tuple[int, int, int]]] = {
     "qwen2_5_vl": (save_qwen2_5_vl, (1, 8, 12)),

@@ -22,6 +22,8 @@ from tests.engine.mirror import SHAPE, MirrorRank, image, limits
 from tests.engine.mirror import request as bare_request
 from tests.prompts import make_prompt
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 
 @pytest.fixture
 def requests(qwen2_5_vl: SavedModel, tmp_path: Path) -> list[EngineRequest]:

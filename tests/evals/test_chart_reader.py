@@ -22,6 +22,8 @@ from tests.docs.pasted import pasted
 from tests.e2e.servers import Server
 from training.compare import differences
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 ROOT = Path(__file__).parents[2]
 _FLOOR = 0.75
 """Of the accuracy on the first charts; the model card has what was measured on many."""

@@ -15,6 +15,8 @@ from chiasm.evals import harness
 from chiasm.evals.harness import ChiasmVLM
 from tests.checkpoints.common import SavedModel
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 CONTEXTS = ["What do you see", "The picture shows a ", ""]
 CONTINUATIONS = [" in this image?", "small red house", "Hello, world!"]
 

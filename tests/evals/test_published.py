@@ -21,6 +21,8 @@ from chiasm.evals.charts.examples import Example, held_out_seed, make_example
 from tests.docs.pasted import pasted
 from tests.e2e.servers import Server
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 METRICS = (
     "exact_match",

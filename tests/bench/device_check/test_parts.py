@@ -39,6 +39,8 @@ from tests.engine.driven import Answer
 from tests.engine.tape import TAPED_KERNEL, TapeRecorder
 from tests.invariants import CPU
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 _NOT_ON_CPUS = {
     "decode steps in CUDA graphs and launched anew, bfloat16",
     "decode steps in CUDA graphs and launched anew, float32",
