@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 MODEL ?=
 ARGS ?=
 
+# Tests start many processes, which would compile the sources each time.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help install serve test test-isa clients device-check device-check-bare device-check-wheels docs lint types imports \
 	format clean

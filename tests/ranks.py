@@ -40,7 +40,8 @@ class RankPool:
     """Processes that run a function as the ranks of a group."""
 
     def __init__(self) -> None:
-        self._context = multiprocessing.get_context("spawn")
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["tests.invariants"])  # with torch, which takes each rank 1.5 s
         self._ranks: list[tuple[Any, Connection]] = []
 
     def run(self, size: int, function: Callable[..., Any], *arguments: Any, timeout: float = PATIENCE) -> list[Any]:

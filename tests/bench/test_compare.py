@@ -11,7 +11,6 @@ from tests.checkpoints.common import SavedModel
 from tests.e2e.compare import Setup
 
 
-
 def test_every_family_has_a_checkpoint() -> None:
     assert set(FAMILIES) == set(registry._FAMILIES)
 

@@ -29,7 +29,7 @@ PROMPTS = {
     "one merge block": [2, (1, 2, 2), 2],
     "a table's own grid": [2, (1, 6, 6), 1],
     "a ribbon": [4, (1, 2, 142), 3],
-    "one large image": [2, (1, 44, 28), 3],
+    "one large image": [2, (1, 28, 20), 3],
 }
 WITH_IMAGES = [name for name, pieces in PROMPTS.items() if any(isinstance(piece, tuple) for piece in pieces)]
 

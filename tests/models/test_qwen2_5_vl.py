@@ -26,7 +26,7 @@ PROMPTS = {
     "one column of merge blocks": [2, (1, 26, 2), 2],
     "a ribbon, 28 x 1988 pixels": [4, (1, 2, 142), 3],
     "several frames": [3, (3, 6, 10), 5],
-    "one large image": [2, (1, 44, 28), 3],
+    "one large image": [2, (1, 28, 20), 3],
     "more frames than rows and columns": [2, (9, 4, 4), 1],
     "a video": [3, Clip((4, 6, 8), 1.0), 5],
     "a slice": [3, Clip((1, 4, 4), 2 / 24), 5],

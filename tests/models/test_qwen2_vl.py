@@ -30,7 +30,7 @@ PROMPTS = {
     "two images of different sizes": [3, (1, 8, 8), 4, (1, 14, 6), 9],
     "one merge block": [2, (1, 2, 2), 2],
     "a ribbon, 28 x 1988 pixels": [4, (1, 2, 142), 3],
-    "one large image": [2, (1, 44, 28), 3],
+    "one large image": [2, (1, 28, 20), 3],
     "a video": [3, Clip((4, 6, 8), 1.0), 5],
     "more frames than rows and columns": [2, Clip((9, 4, 4), 0.4), 1],
     "image, video, video, image": [2, (1, 4, 6), 3, Clip((3, 4, 4), 0.7), Clip((2, 6, 4), 2.5), 1, (1, 2, 4), 2],

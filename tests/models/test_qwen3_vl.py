@@ -28,7 +28,7 @@ PROMPTS = {
     "one merge block": [2, (1, 2, 2), 2],
     "one row of merge blocks": [2, (1, 2, 26), 2],
     "several frames": [3, (3, 6, 10), 5],
-    "one large image": [2, (1, 44, 28), 3],
+    "one large image": [2, (1, 28, 20), 3],
 }
 WITH_IMAGES = [name for name in PROMPTS if name != "text"]
 KINDS = {"dense": False, "experts": True}

@@ -13,26 +13,31 @@ from tests.ops import torch_signatures
 from tests.ops.torch_signatures import VARLEN, TorchCall, accepted, read_table, refused, torch_calls
 
 TABLE = read_table()
-CALLS = list(torch_calls())
 
 
-def test_the_table_has_the_oldest_torch_and_all_functions() -> None:
+@pytest.fixture(scope="module")
+def our_calls() -> list[TorchCall]:
+    """Of the whole package, which takes a moment to read."""
+    return list(torch_calls())
+
+
+def test_the_table_has_the_oldest_torch_and_all_functions(our_calls: list[TorchCall]) -> None:
     oldest = ".".join(map(str, OLDEST_TORCH))
     assert any(version.startswith(f"{oldest}.") for version in TABLE)
     for version, signatures in TABLE.items():
-        missing = {call.function for call in CALLS} - signatures.keys()
+        missing = {call.function for call in our_calls} - signatures.keys()
         assert not missing, f"run python -m tests.ops.torch_signatures with torch {version}: {missing}"
 
 
 @pytest.mark.parametrize("version", TABLE)
-def test_every_keyword_is_taken(version: str) -> None:
-    wrong = {f"{call.function} at {call.place}": refused(call, TABLE[version]) for call in CALLS}
+def test_every_keyword_is_taken(version: str, our_calls: list[TorchCall]) -> None:
+    wrong = {f"{call.function} at {call.place}": refused(call, TABLE[version]) for call in our_calls}
     assert not {call: keywords for call, keywords in wrong.items() if keywords}
 
 
-def test_the_installed_torch_takes_them_too() -> None:
-    signatures = {call.function: accepted(call.function) for call in CALLS}
-    assert not [call for call in CALLS if refused(call, signatures)]
+def test_the_installed_torch_takes_them_too(our_calls: list[TorchCall]) -> None:
+    signatures = {call.function: accepted(call.function) for call in our_calls}
+    assert not [call for call in our_calls if refused(call, signatures)]
 
 
 @pytest.mark.parametrize("version", TABLE)
