@@ -27,7 +27,7 @@ serve: install ## Serve MODEL (a folder or hub name; empty: a built-in one) with
 	$(BIN)/chiasm serve $(MODEL) $(ARGS)
 
 test: install ## Run all tests that need no GPU
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-isa: install ## Run the numeric tests with the kernels of lesser CPUs, and beside busy loops
 	$(BIN)/python -m tests.isa $(ARGS)

@@ -6,17 +6,19 @@ import functools
 import logging
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 import torch
 
 from chiasm.dist import children
-from tests.checkpoints.common import SavedModel
-from tests.checkpoints.qwen2 import save_qwen2_5_vl
 from tests.forked import fork_server, spawn
 from tests.ranks import RankPool
 from tests.skipped import kernels_line, skipped_line
+
+if TYPE_CHECKING:
+    from tests.checkpoints.common import SavedModel
 
 # How long an example takes says what else the machine does.
 hypothesis.settings.register_profile("chiasm", deadline=None)
@@ -81,10 +83,14 @@ def forked_children(_fork_server: str) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def qwen2_5_vl(tmp_path_factory: pytest.TempPathFactory) -> SavedModel:
     """A small random Qwen2.5-VL checkpoint in float32; not to be changed."""
+    from tests.checkpoints.qwen2 import save_qwen2_5_vl  # imports transformers' models, which not all runs need
+
     return save_qwen2_5_vl(tmp_path_factory.mktemp("checkpoints") / "qwen2_5_vl")
 
 
 @pytest.fixture
 def tied_qwen2_5_vl(tmp_path: Path) -> SavedModel:
     """A fresh one whose input and output embeddings are one; may be changed."""
+    from tests.checkpoints.qwen2 import save_qwen2_5_vl
+
     return save_qwen2_5_vl(tmp_path / "tied", tied=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -163,13 +163,17 @@ def test_advice_that_is_said_to_be_enough_is_enough(loaded: LoadedModel, packing
     if packing == "cut" and not loaded.facts.encoder.can_cut_rows:
         pytest.skip("units of this family are not cut")
     sizes = {"num_tokens": 1024, "num_patches": 8192, "num_seqs": num_seqs}
-    count = partial(biggest, loaded, packing=packing, num_ranks=2 if packing == "cut" else 1)
+
+    @cache
+    def count(**limits: int) -> StepMemory:
+        step = biggest(loaded, packing=packing, num_ranks=2 if packing == "cut" else 1, **{**sizes, **limits})
+        return step.measure(has_smaller=True)
 
     def given(step: StepMemory, free: int) -> MemoryPlan:
         config = EngineConfig(model="m", gpu_memory_utilization=1, mm_encoder_cache_gb=0)
         return MemoryPlan(config, [RankMemory("cuda", free, free, 0, step, has_graphs=True)], 0)
 
-    step = count(**sizes).measure(has_smaller=True)
+    step = count()
     free = given(step, 0).room * -1
     followed = set()
     for sixteenth in range(1, 16):
@@ -179,7 +183,7 @@ def test_advice_that_is_said_to_be_enough_is_enough(loaded: LoadedModel, packing
         enough = caught.value.message.partition("These help")[0]
         for param, value in re.findall(r"lower max_(\w+) to (\d+)", enough):
             limit = param.replace("batched_", "")
-            smaller = count(**{**sizes, limit: int(value)}).measure(has_smaller=True)
+            smaller = count(**{limit: int(value)})
             assert given(smaller, free).budget().num_bytes >= needed, (param, value, sixteenth)
             followed.add(limit)
     assert followed, "nothing was ever enough"
