@@ -9,7 +9,7 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-isa clients device-check device-check-bare device-check-wheels docs lint types imports \
+.PHONY: help install serve test quick test-isa clients device-check device-check-bare device-check-wheels docs lint types imports \
 	format clean
 
 help: ## Show this list
@@ -28,6 +28,9 @@ serve: install ## Serve MODEL (a folder or hub name; empty: a built-in one) with
 
 test: install ## Run all tests that need no GPU
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+quick: install ## A verdict in about a minute: all but whole engines, servers and most families
+	$(BIN)/python -m tests.quick $(ARGS)
 
 test-isa: install ## Run the numeric tests with the kernels of lesser CPUs, and beside busy loops
 	$(BIN)/python -m tests.isa $(ARGS)

@@ -15,7 +15,7 @@ import torch
 from chiasm.dist import children
 from tests.forked import fork_server, spawn
 from tests.ranks import RankPool
-from tests.skipped import kernels_line, skipped_line
+from tests.skipped import settings_line, skipped_line
 
 if TYPE_CHECKING:
     from tests.checkpoints.common import SavedModel
@@ -31,7 +31,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Genera
     yield
     reports = terminalreporter.stats.get("skipped", [])
     reasons = [report.longrepr[2] for report in reports if isinstance(report.longrepr, tuple | list)]
-    for line in (skipped_line(reasons), kernels_line()):
+    for line in (skipped_line(reasons), settings_line()):
         if line:
             terminalreporter.write_line(line)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import torch
 
-from tests.isa import VARIABLES, describe
+from tests.isa import SETTINGS, VARIABLES, describe
 
 _REASON = re.compile(r"(?:Skipped: )?(.+ tests): (.+)")
 
@@ -33,8 +33,11 @@ def skipped_line(reasons: Iterable[str]) -> str:
     return f"skipped: {', '.join(parts)}" if parts else ""
 
 
-def kernels_line() -> str:
-    """Whose kernels torch computed with, and who had chosen them."""
+def settings_line() -> str:
+    """In which setting of ``tests.isa`` this was run, with whose kernels torch computed, and which are left."""
     told = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    why = f"by {describe(told)}" if told else "as found"
-    return f"torch's kernels: {torch.backends.cpu.get_cpu_capability()}, {why}; make test-isa runs the others"
+    ours = [name for name, setting in SETTINGS.items() if setting.variables == told and not setting.num_busy_loops]
+    run = ours[0] if ours else describe(told)
+    others = ", ".join(name for name in SETTINGS if name != run)
+    kernels = torch.backends.cpu.get_cpu_capability()
+    return f"setting that was run: {run} (torch's kernels: {kernels}); make test-isa runs {others}"

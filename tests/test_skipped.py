@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from tests.isa import ROOT
-from tests.skipped import kernels_line, needs, skipped_line
+from tests.isa import ROOT, SETTINGS, VARIABLES
+from tests.skipped import needs, settings_line, skipped_line
 
 
 def test_reasons_are_counted_by_kind_and_remedy() -> None:
@@ -19,13 +19,23 @@ def test_reasons_are_counted_by_kind_and_remedy() -> None:
     assert skipped_line([]) == ""
 
 
-def test_kernels_are_named_with_who_chose_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
-    monkeypatch.delenv("MKL_ENABLE_INSTRUCTIONS", raising=False)
+@pytest.mark.parametrize("name", ["as found", "AVX2", "no vectors"])
+def test_the_setting_is_named_and_those_that_are_left(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in SETTINGS[name].variables.items():
+        monkeypatch.setenv(variable, value)
+    run, _, left = settings_line().partition("; make test-isa runs ")
+    assert run.startswith(f"setting that was run: {name} (torch's kernels: ")
+    assert left.split(", ") == [other for other in SETTINGS if other != name]
+
+
+def test_a_setting_of_ones_own_is_named_by_its_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    assert ", by ONEDNN_MAX_CPU_ISA=AVX2; make test-isa" in kernels_line()
-    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
-    assert ", as found; make test-isa" in kernels_line()
+    assert settings_line().startswith("setting that was run: ONEDNN_MAX_CPU_ISA=AVX2 (torch's kernels: ")
+    assert settings_line().endswith("runs as found, AVX2, no vectors, busy")
 
 
 def test_they_are_the_last_lines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +43,7 @@ def test_they_are_the_last_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     command = [sys.executable, "-m", "pytest", "-q", "tests/ops/test_paged_kernels.py", "-k", "our_kernel", "-n", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    *_, skipped, kernels, count = done.stdout.splitlines()
+    *_, skipped, setting, count = done.stdout.splitlines()
     assert skipped == "skipped: 36 Triton tests (pip install triton, and set TRITON_INTERPRET=1)"
-    assert kernels.startswith("torch's kernels: ")
+    assert setting.startswith("setting that was run: ")
     assert count.startswith("36 skipped")

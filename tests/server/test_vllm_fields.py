@@ -74,7 +74,7 @@ def test_no_field_is_passed_over(server: RunningServer, path: str, caplog: pytes
             elif name != "spaces_between_special_tokens":  # which can ask for nothing
                 answer = server.client.post(path, json={**BODIES[path], name: ASKING[name]})
                 assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
-    assert caplog.records == []
+    assert [record for record in caplog.records if record.name.startswith("chiasm")] == []
 
 
 def test_what_is_refused_is_not_without_effect() -> None:
