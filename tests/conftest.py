@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,8 @@ import pytest
 import torch
 
 from chiasm.dist import children
-from tests.forked import fork_server, spawn
+from chiasm.vision.fit import Fit
+from tests.forked import SECONDS_TO_MEASURE, fork_server, spawn
 from tests.ranks import RankPool
 from tests.skipped import settings_line, skipped_line
 
@@ -43,10 +45,19 @@ def _one_thread() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What engines keep between starts stays in the session, and they share it."""
+def _brief_measurements() -> Iterator[None]:
+    """Engines of tests don't depend on how fast their encoder is; users' measure it for two seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CHIASM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(Fit, "rates", functools.partialmethod(Fit.rates, seconds=SECONDS_TO_MEASURE))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What engines keep between starts stays in the run, where they share it, also those of xdist's other workers."""
+    base = tmp_path_factory.getbasetemp()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CHIASM_CACHE", str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"))
         yield
 
 
