@@ -77,6 +77,14 @@ def test_no_field_is_passed_over(server: RunningServer, path: str, caplog: pytes
     assert caplog.records == []
 
 
+def test_no_field_of_other_versions_is_passed_over(server: RunningServer) -> None:
+    asking = {"logits_processors": ["a.b"], "early_stopping": True, "previous_response": {"id": "resp_1"}}
+    for name, value in asking.items():
+        answer = server.client.post("/v1/responses", json={"input": "Hi", name: value})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+        assert server.client.post("/v1/responses", json={"input": "Hi", name: None}).status_code == 200
+
+
 def test_what_is_refused_is_not_without_effect() -> None:
     assert not UNSERVED & WITHOUT_EFFECT
     for served in SERVED.values():
