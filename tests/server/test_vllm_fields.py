@@ -103,6 +103,12 @@ def test_keys_of_structured_outputs_that_ask_for_nothing(server: RunningServer) 
         assert key in answer.json()["error"]["message"]
 
 
+def test_a_salt_may_be_as_long_as_there(server: RunningServer) -> None:
+    assert server.chat(cache_salt="s" * 1024).status_code == 200
+    answer = server.chat(cache_salt="s" * 1025)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "cache_salt")
+
+
 def test_a_request_is_named_by_its_body(server: RunningServer) -> None:
     for answer in (server.chat(request_id="mine:1.a"), server.complete(request_id="mine:1.a")):
         assert "-mine:1.a-" in answer.json()["id"]
