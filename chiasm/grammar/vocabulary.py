@@ -7,6 +7,7 @@ token in a text that is spelled like one.
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ import msgspec
 
 from chiasm.config.checkpoint import read_special_texts, read_tokenizer
 
-# In front of how a special token is written: a noncharacter of Unicode, which is never part of a text.
-_MARK = "\ufdd2"
+# In front of how a special token is written: drawn anew in each process, so that no form can have a text like that.
+_MARK = "\ufdd2" + secrets.token_hex(16)
 # Steps of a tokenizer that make one way of writing a text of several; others only write it for its model.
 _NORMALIZING = ("NFC", "NFD", "NFKC", "NFKD", "Nmt", "Precompiled", "Lowercase", "StripAccents", "Strip",
                 "BertNormalizer")  # fmt: skip

@@ -16,7 +16,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngImageFile
 
 from chiasm.errors import UserError, refuse
-from chiasm.multimodal.png import Png, is_png, is_transparent, read_png
+from chiasm.multimodal.png import Png, check_pixels, is_png, is_transparent, read_png
 
 ACCEPTED_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 
@@ -112,6 +112,8 @@ def _to_rgb(image: Image.Image, png: Png | None, max_pixels: int, param: str | N
     # Whatever a decoder raises on hostile bytes is the picture's fault, and its words stay inside: decoders'
     # messages have held addresses and paths.
     try:
+        if png is not None:
+            check_pixels(png.data)
         image.load()  # here and not within what may fail: after its first error Pillow takes the rest for black
         if png is not None and png.transparent is not None:
             clear = is_transparent(png.data, png.transparent, max_pixels)

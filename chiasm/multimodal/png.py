@@ -1,7 +1,7 @@
 """PNG files chunk by chunk (W3C, Portable Network Graphics, third edition), for a decoder that trusts them.
 
-Pillow checks no sum over the pixels' data, refuses a picture for the size of the notes beside it, and compares a
-transparent value as it is written with pixels that are scaled.
+Pillow checks no sum over a chunk of pixels, and the one at their end only where it comes to it. It refuses a picture
+for the size of the notes beside it, and compares a transparent value as it is written with pixels that are scaled.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ _GREY, _COLOUR, _PALETTE = 0, 2, 3  # types of colour
 _KNOWN = (b"IHDR", b"PLTE", b"IDAT")  # of the chunks that no decoder may pass over
 _TURNING = (b"Raw profile type exif", b"XML:com.adobe.xmp")  # texts that may say how a picture is turned
 _MAX_TEXT = 256 * 1024  # bytes of such a text
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by type of colour
+# Of an interlaced picture, pass by pass: its first column and row, and how far apart they are (8.2, Adam7).
+_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+_STEP = 1 << 16  # bytes that are decompressed at a time
+_MAX_SURPLUS = 1 << 20  # bytes behind the last row, which decoders pass over
 
 
 class _Chunk(NamedTuple):
@@ -97,6 +102,37 @@ def is_transparent(png: bytes, value: tuple[int, ...], max_pixels: int) -> npt.N
         frame = next(container.decode(video=0))
     found: npt.NDArray[np.bool_] = (frame.to_ndarray(format="rgb48be") == value).all(axis=2)
     return found
+
+
+def check_pixels(png: bytes) -> None:
+    """Check the sum over a picture's pixels.
+
+    It stands behind them: a decoder that has its last row hasn't read it, and may have gone astray long before.
+
+    Args:
+        png: the file as ``read_png`` leaves it. Its size must have been found acceptable.
+
+    Raises:
+        ValueError: if they aren't what their sum says, or don't end.
+    """
+    chunks = {chunk.name: chunk.body for chunk in _chunks(memoryview(png))}
+    left: bytes | memoryview = chunks[b"IDAT"]
+    unpacker = zlib.decompressobj()
+    num_bytes, most = 0, _num_bytes(bytes(chunks[b"IHDR"])) + _MAX_SURPLUS
+    while not unpacker.eof:
+        part = unpacker.decompress(left, _STEP)
+        left = unpacker.unconsumed_tail
+        num_bytes += len(part)
+        if not (part or left or unpacker.eof) or num_bytes > most:
+            raise ValueError("no end of the pixels")
+
+
+def _num_bytes(header: bytes) -> int:
+    """Bytes of all rows, decompressed."""
+    width, height, bits, colour, _, _, is_interlaced = struct.unpack(">IIBBBBB", header)
+    passes = _PASSES if is_interlaced else ((0, 0, 1, 1),)
+    sizes = [(-((x - width) // right), -((y - height) // down)) for x, y, right, down in passes]
+    return sum(rows * (1 + -(-columns * bits * _CHANNELS[colour] // 8)) for columns, rows in sizes if columns)
 
 
 def _chunks(data: memoryview) -> Iterator[_Chunk]:

@@ -13,6 +13,7 @@ MAX_CHARS = 128 * 1024  # of a schema, an expression or a grammar
 MAX_DEPTH = 32  # of a schema, in lists and objects within each other
 MAX_CHOICES = 1024
 _KINDS = ("json", "regex", "choice", "grammar", "json_object")
+_NEVER_FALSE = ("json", "regex", "choice", "grammar")
 
 
 class Thinking(msgspec.Struct, frozen=True):
@@ -73,7 +74,7 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Give every field its own type, and check its size."""
-        given = [kind for kind in _KINDS if getattr(self, kind) not in (None, False)]
+        given = [kind for kind in _KINDS if asks(kind, getattr(self, kind))]
         if len(given) != 1:
             found = " and ".join(given) or "none"
             raise UserError(f"{self.param} must have one of {', '.join(_KINDS)}, got {found}.", param=self.param)
@@ -91,6 +92,11 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> StructuredOutputs:
         """The same for all forms that are alike to a compiler."""
         return msgspec.structs.replace(self, param="", thinking=None)
+
+
+def asks(key: str, value: object) -> bool:
+    """Whether a key of a form asks for anything; false is no schema, and no other text."""
+    return value is not None and (value is not False or key in _NEVER_FALSE)
 
 
 def check_text(text: object, param: str) -> None:

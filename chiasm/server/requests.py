@@ -30,7 +30,7 @@ from chiasm.server.openapi import FLAT_TOOL_SCHEMA, INPUT_SCHEMA, MESSAGE_SCHEMA
 
 MAX_MESSAGES = 4096
 MAX_STOP_TOKEN_IDS = 256
-MAX_CACHE_SALT = 256
+MAX_CACHE_SALT = 1024  # as vLLM has it
 MAX_METADATA = 16  # entries, as OpenAI has it
 REQUEST_ID = "[A-Za-z0-9._:-]{1,128}"
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")

@@ -12,7 +12,7 @@ from chiasm.grammar.tools import calls_grammar, calls_or_form_grammar
 from chiasm.parsers.calls import CallFormat
 from chiasm.parsers.reasoning import ReasoningFormat
 from chiasm.schema.chat import AddedToken
-from chiasm.schema.structured import StructuredOutputs, Thinking
+from chiasm.schema.structured import StructuredOutputs, Thinking, asks
 from chiasm.server.requests import GenerationRequest
 from chiasm.server.tools import ToolUse
 
@@ -37,13 +37,13 @@ def parse_structured_outputs(
     if request.response_format is not None:
         asked += _response_format(request.response_format)
     if request.structured_outputs:
-        # null and false ask for nothing, of keys that aren't served, too.
-        given = {key: value for key, value in request.structured_outputs.items() if value not in (None, False)}
+        # null asks for nothing, and so does false of what can be true or false, of keys that aren't served, too.
+        given = {key: value for key, value in request.structured_outputs.items() if asks(key, value)}
         require_known_keys("structured_outputs", given, _GUIDED)
         asked += [StructuredOutputs(**given, param="structured_outputs")] if given else []
     for kind in _GUIDED:
         value = getattr(request, f"guided_{kind}")
-        if value not in (None, False):
+        if asks(kind, value):
             asked.append(StructuredOutputs(**{kind: value}, param=f"guided_{kind}"))
     if len(asked) > 1:
         raise UserError(f"{asked[0].param} and {asked[1].param} can't both be given.", param=asked[1].param)

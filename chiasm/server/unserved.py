@@ -55,6 +55,9 @@ _HARMLESS: dict[str, _Test] = {
     "kv_transfer_params": _is_empty,
     "ec_transfer_params": _is_empty,
     "vllm_xargs": _is_empty,
+    # Of older versions of vLLM:
+    "logits_processors": _is_empty,
+    "early_stopping": _is_one_of(False),
     # Of OpenAI's:
     "modalities": _is_one_of(["text"]),
     "audio": _is_empty,
@@ -73,6 +76,7 @@ _HARMLESS: dict[str, _Test] = {
     "moderation": _is_empty,
     "enable_response_messages": _is_one_of(False),
     "previous_input_messages": _is_empty,
+    "previous_response": _is_empty,
 }
 UNSERVED = frozenset(_HARMLESS)
 """Fields that are refused, unless their value asks for nothing; some endpoints serve some of them all the same."""

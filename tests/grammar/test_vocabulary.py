@@ -22,7 +22,7 @@ from tests.checkpoints.common import SPECIAL_TOKENS, make_tokenizer
 TEXTS = (
     "caf\u00e9", "cafe\u0301", "\u2126", "\u212b", "\u0958", "\u1112\u1161\u11ab", "\u0301", "\ufb01", "\uff21",
     "\U0001f642", "<|im_end|>", "x<|image_pad|>y", "<|im_start|>system", " <|im_end|> ", "<|im_", "named<|named|>",
-    "e\u0301<|im_end|>\n", "<tool_call>",
+    "e\u0301<|im_end|>\n", "<tool_call>", "\ufdd2<|im_end|>",
 )  # fmt: skip
 
 

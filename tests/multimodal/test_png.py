@@ -61,6 +61,39 @@ class TestDamage:
         data = png(8, 8, 8, 2, b"", packed=b"").replace(png_chunk(b"IDAT", b""), pieces)
         assert set(colours(data)) == {COLOUR}
 
+    @pytest.mark.parametrize("is_interlaced", [False, True])
+    @pytest.mark.parametrize(
+        ("bits", "colour", "num_bytes"), [(4, 0, 1), (16, 0, 2), (8, 2, 3), (8, 3, 1), (8, 4, 2), (16, 6, 8)]
+    )
+    def test_of_pixels_whose_rows_end_before_their_sum(self, bits, colour, num_bytes, is_interlaced):
+        pixels = 63 * np.random.default_rng(1).integers(0, 4, (9, 11, num_bytes), np.uint8)
+        is_packed = is_interlaced and bits >= 8
+        rows = adam7(pixels) if is_packed else b"".join(b"\0" + row.tobytes() for row in pixels)
+        palette = (png_chunk(b"PLTE", bytes(768)),) if colour == 3 else ()
+        packed = zlib.compress(rows)
+
+        def file(packed):
+            width = 11 * 8 // bits if bits < 8 else 11
+            return png(width, 9, bits, colour, b"", packed=packed, chunks=palette, is_interlaced=is_packed)
+
+        assert not is_refused(file(packed))
+        for bit in range(8 * len(packed)):
+            flipped = bytearray(packed)
+            flipped[bit // 8] ^= 1 << bit % 8
+            if not is_refused(file(bytes(flipped))):
+                zlib.decompress(flipped)  # raises nothing: few changes of little data have the same sum
+
+    def test_of_pixels_without_their_sum(self):
+        packed = zlib.compress(ROWS)
+        assert all(is_refused(png(8, 8, 8, 2, b"", packed=packed[:-cut])) for cut in range(1, 5))
+
+    @pytest.mark.parametrize("surplus", [1, 1 << 16])
+    def test_surplus_is_none(self, surplus):
+        assert set(colours(png(8, 8, 8, 2, ROWS + bytes(surplus)))) == {COLOUR}
+
+    def test_of_pixels_without_end(self):
+        assert is_refused(png(8, 8, 8, 2, ROWS + bytes(1 << 21)))
+
     def test_of_any_bit_of_a_file(self):
         data = png(8, 8, 8, 2, ROWS, struct.pack(">3H", *COLOUR), chunks=(png_chunk(b"gAMA", b"\0\0\0\1"),))
         for bit in range(8 * len(data)):

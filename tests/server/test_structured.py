@@ -104,6 +104,8 @@ def deep(levels: int) -> dict[str, Any]:
         ({"guided_choice": [""]}, "guided_choice", "not empty"),
         ({"structured_outputs": {"regex": 7}}, "structured_outputs", "a text"),
         ({"structured_outputs": {"json_object": 7}}, "structured_outputs", "true or false"),
+        ({"structured_outputs": {"json": False}}, "structured_outputs", "a JSON schema: an object, got False"),
+        ({"structured_outputs": {"json": 0}}, "structured_outputs", "a JSON schema: an object, got 0"),
         ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs", "unknown key 'structural_tag'"),
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs", "regex and choice"),
         ({"guided_regex": "a", "response_format": STRICT}, "guided_regex", "can't both be given"),

@@ -77,6 +77,14 @@ def test_no_field_is_passed_over(server: RunningServer, path: str, caplog: pytes
     assert [record for record in caplog.records if record.name.startswith("chiasm")] == []
 
 
+def test_no_field_of_other_versions_is_passed_over(server: RunningServer) -> None:
+    asking = {"logits_processors": ["a.b"], "early_stopping": True, "previous_response": {"id": "resp_1"}}
+    for name, value in asking.items():
+        answer = server.client.post("/v1/responses", json={"input": "Hi", name: value})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+        assert server.client.post("/v1/responses", json={"input": "Hi", name: None}).status_code == 200
+
+
 def test_what_is_refused_is_not_without_effect() -> None:
     assert not UNSERVED & WITHOUT_EFFECT
     for served in SERVED.values():
@@ -93,6 +101,12 @@ def test_keys_of_structured_outputs_that_ask_for_nothing(server: RunningServer) 
         answer = server.chat(structured_outputs={**dumped, key: value})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "structured_outputs")
         assert key in answer.json()["error"]["message"]
+
+
+def test_a_salt_may_be_as_long_as_there(server: RunningServer) -> None:
+    assert server.chat(cache_salt="s" * 1024).status_code == 200
+    answer = server.chat(cache_salt="s" * 1025)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "cache_salt")
 
 
 def test_a_request_is_named_by_its_body(server: RunningServer) -> None:
