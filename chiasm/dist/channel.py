@@ -5,6 +5,7 @@ Never pickle: bytes from another process are decoded against a schema or refused
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -58,10 +59,31 @@ class Channel(Generic[Received]):
             return None
         return self._decoder.decode(self.socket.recv())
 
+    def await_threads(self) -> None:
+        """Return once all of ZeroMQ's threads run; call it after ``receive``, and before a sandbox is entered.
+
+        Each sets its own priority as it begins, which a sandbox refuses, and ZeroMQ ends the process where that
+        fails. What has received runs; the other is the one that ends sockets, and frees their addresses.
+        """
+        for _ in range(2):
+            with self._context.socket(zmq.PAIR) as socket:
+                while not _has_bound(socket, "inproc://await-threads"):
+                    time.sleep(0.001)
+
     def close(self) -> None:
         """Close this end; what was sent goes out first."""
         self.socket.close()
         self._context.term()
+
+
+def _has_bound(socket: zmq.Socket[Any], address: str) -> bool:
+    try:
+        socket.bind(address)
+    except zmq.ZMQError as error:
+        if error.errno != zmq.EADDRINUSE:
+            raise
+        return False
+    return True
 
 
 def join_channel(socket: zmq.Socket[Any], runtime_dir: Path, name: str, *, is_binding: bool) -> None:

@@ -35,6 +35,7 @@ def main(runtime_dir: Path) -> None:
     while (asked := channel.receive()) is not None:
         if not is_sandboxed:  # only now: the channel has been joined
             is_sandboxed = True
+            channel.await_threads()
             if not (enter_sandbox() and is_confined):
                 _log.warning("this system can't keep a template that breaks out from files or the network")
         channel.send(_render(asked))
