@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from chiasm.dist import children
-from chiasm.dist.cores import num_usable_cores
 from chiasm.vision.fit import Fit
 from tests.forked import SECONDS_TO_MEASURE, fork_server, spawn
 from tests.ranks import RankPool
@@ -37,12 +36,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Genera
     for line in (skipped_line(reasons), settings_line()):
         if line:
             terminalreporter.write_line(line)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores, for tests wait as well: for processes to start and to end."""
-    return num_usable_cores() + 1
 
 
 @pytest.fixture(scope="session", autouse=True)
