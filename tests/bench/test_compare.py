@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from rich.console import Console
 
 from bench.compare import CUTTING, as_table, compare
@@ -9,6 +10,8 @@ from bench.make_checkpoint import FAMILIES
 from chiasm.models import registry
 from tests.checkpoints.common import SavedModel
 from tests.e2e.compare import Setup
+
+pytestmark = pytest.mark.usefixtures("forked_children")
 
 
 def test_every_family_has_a_checkpoint() -> None:
