@@ -7,8 +7,12 @@ leave limits as they are, and let the time of their loop pass.
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Callable
+
+import psutil
 
 PATIENCE = 60.0
 """Seconds until a test gives up what it waits for. Long, as only a test that fails waits so long."""
@@ -77,3 +81,9 @@ async def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         await asyncio.sleep(0.002)
+
+
+def pause(pid: int) -> None:
+    """Stop a process, and return once it has stopped: the signal alone leaves it a moment to go on."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)

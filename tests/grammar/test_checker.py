@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -26,6 +24,7 @@ from chiasm.sampling.rows import SamplingRow
 from chiasm.schema.sampling import SamplingParams
 from chiasm.schema.structured import StructuredOutputs
 from tests.checkpoints.common import make_tokenizer
+from tests.clocks import pause
 
 GOOD = StructuredOutputs(regex="[0-9]+")
 BAD = StructuredOutputs(regex="[", param="guided_regex")
@@ -84,7 +83,7 @@ def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
         async with running(tmp_path) as checker:
             await checker.check(GOOD)
             (worker,) = workers()
-            os.kill(worker.pid, signal.SIGSTOP)
+            pause(worker.pid)
             waiting = asyncio.create_task(checker.check(BAD))
             await asyncio.sleep(0.1)
             worker.kill()
@@ -125,7 +124,7 @@ def test_a_form_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             await checker.check(GOOD)
             monkeypatch.setattr(checkers, "COMPILE_SECONDS", 0.2)
             (worker,) = workers()
-            os.kill(worker.pid, signal.SIGSTOP)
+            pause(worker.pid)
             assert await refusal(checker, BAD) == "guided_regex takes longer than 0.2 s to compile."
             monkeypatch.undo()
             await checker.check(StructuredOutputs(regex="c"))
@@ -169,7 +168,7 @@ def test_what_broke_the_process_is_tried_again_later(tmp_path: Path, monkeypatch
         async with running(tmp_path) as checker:
             await checker.check(GOOD)
             monkeypatch.setattr(checkers, "COMPILE_SECONDS", 0.1)
-            os.kill(workers()[0].pid, signal.SIGSTOP)
+            pause(workers()[0].pid)
             form = StructuredOutputs(regex="e")
             await refusal(checker, form)
             monkeypatch.undo()

@@ -30,7 +30,7 @@ from chiasm.multimodal.processing import process_image
 from chiasm.multimodal.sources import MediaSource, parse_source
 from chiasm.multimodal.worker_process import WorkerProcess, WorkerStartError
 from chiasm.schema.media import FrameTimes, PatchProcessorSpec, VideoProcessorSpec
-from tests.clocks import PATIENCE, pass_time, take_turns, wait_until
+from tests.clocks import PATIENCE, pass_time, pause, take_turns, wait_until
 from tests.multimodal.encoded import noise, png_bomb
 from tests.multimodal.pictures import make_picture
 from tests.multimodal.specs import QWEN
@@ -87,7 +87,7 @@ def stopped(running):
     item = running.process(MediaSource("bytes", noise()))
     discard_pixels(item)
     (pid,) = running.pool.worker_pids
-    os.kill(pid, signal.SIGSTOP)
+    pause(pid)
     return running, pid
 
 
@@ -391,7 +391,7 @@ class TestTrouble:
         running = Running(tmp_path, num_workers=1, job_timeout=600)
         discard_pixels(running.process(MediaSource("bytes", noise())))
         (pid,) = running.pool.worker_pids
-        os.kill(pid, signal.SIGSTOP)
+        pause(pid)
 
         async def hang():
             job = running.begin(noise())
@@ -426,7 +426,7 @@ class TestTrouble:
         running = Running(tmp_path, num_workers=1, video_timeout=0.3)
         discard_pixels(running.process(MediaSource("bytes", noise())))
         (pid,) = running.pool.worker_pids
-        os.kill(pid, signal.SIGSTOP)
+        pause(pid)
         with pytest.raises(UserError, match=r"the video took longer than 0\.3 seconds") as caught:
             running.run(running.pool.process(MediaSource("bytes", b""), VideoProcessorSpec(QWEN), "field"))
         assert caught.value.param == "field"
