@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 MODEL ?=
 ARGS ?=
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # Tests start many processes, which would compile the sources each time.
 export PYTHONDONTWRITEBYTECODE :=
@@ -27,10 +28,10 @@ serve: install ## Serve MODEL (a folder or hub name; empty: a built-in one) with
 	$(BIN)/chiasm serve $(MODEL) $(ARGS)
 
 test: install ## Run all tests that need no GPU
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -q $(PARALLEL) $(ARGS)
 
 quick: install ## A verdict in about a minute: all but whole engines, servers and most families
-	$(BIN)/python -m tests.quick $(ARGS)
+	$(BIN)/python -m pytest -q $(PARALLEL) $$($(BIN)/python -m tests.quick) $(ARGS)
 
 test-isa: install ## Run the numeric tests with the kernels of lesser CPUs, and beside busy loops
 	$(BIN)/python -m tests.isa $(ARGS)

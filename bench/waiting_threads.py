@@ -11,14 +11,12 @@ the engine's own processes do (chiasm/dist/children.py) is called "ours".
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -28,6 +26,7 @@ from chiasm.config.engine import EngineConfig
 from chiasm.dist.children import SPINNING
 from chiasm.engine.core.core import EngineCore
 from tests.engine.driven import request, running
+from tests.isa import busy_loops
 from tests.prompts import make_prompt
 
 _BATCHES = (1, 8)
@@ -57,17 +56,6 @@ def _step_seconds(core: EngineCore) -> float:
     start = time.perf_counter()
     core.step()
     return time.perf_counter() - start
-
-
-@contextlib.contextmanager
-def _busy(count: int) -> Iterator[None]:
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
 
 
 def _measure(folder: Path, policy: dict[str, str]) -> list[float]:
@@ -101,7 +89,7 @@ def main() -> None:
         for num_busy in (0, _NUM_BUSY):
             for name, policy in policies.items():
                 print(f"round {number + 1} of {options.rounds}, {num_busy} busy loops, {name}", file=sys.stderr)
-                with _busy(num_busy):
+                with busy_loops(num_busy):
                     for count, seconds in zip(_BATCHES, _measure(options.folder, policy), strict=True):
                         times[name][f"{count} at a time, {num_busy} busy loops"].append(seconds)
     _print(times)

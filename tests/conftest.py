@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,6 +80,9 @@ def rank_pool() -> Iterator[RankPool]:
 
 @pytest.fixture(scope="session")
 def _fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if sys.platform != "linux":  # others don't tell that the process has no threads, which a fork would lose
+        yield ""
+        return
     with fork_server(tmp_path_factory.mktemp("fork")) as address:
         yield address
 
@@ -86,6 +90,9 @@ def _fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def forked_children(_fork_server: str) -> Iterator[None]:
     """Engines of this module's tests get processes that are forked, which saves time (``tests.forked``)."""
+    if not _fork_server:
+        yield
+        return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(children, "spawn", functools.partial(spawn, _fork_server))
         yield

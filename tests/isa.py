@@ -72,14 +72,15 @@ def describe(variables: Mapping[str, str]) -> str:
 def run(setting: Setting, arguments: Sequence[str]) -> Result:
     """Run the numeric part in a setting."""
     start = time.monotonic()
-    with _busy_loops(setting.num_busy_loops):
+    with busy_loops(setting.num_busy_loops):
         command = [sys.executable, "-m", "pytest", "-q", *NUMERIC, *arguments]
         status = subprocess.run(command, cwd=ROOT, env={**os.environ, **setting.variables}, check=False).returncode
     return Result(128 - status if status < 0 else status, time.monotonic() - start)
 
 
 @contextmanager
-def _busy_loops(count: int) -> Iterator[None]:
+def busy_loops(count: int) -> Iterator[None]:
+    """Keep so many cores busy while the context is open; the loops end with this process in any case."""
     loops = [subprocess.Popen([sys.executable, "-c", _BUSY_LOOP]) for _ in range(count)]
     try:
         yield

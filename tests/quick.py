@@ -1,13 +1,11 @@
-"""A verdict in about a minute: all tests but those of whole engines and servers, and of families but one.
+"""What ``make quick`` runs: all tests but those of whole engines and servers, and of families but one.
 
-python -m tests.quick [ARGUMENTS OF pytest ...]
+python -m tests.quick prints it as arguments of pytest.
 """
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from collections.abc import Sequence
 
 from tests.isa import ROOT
 
@@ -28,20 +26,13 @@ ONE_ENGINE = "tests/e2e/test_families.py::test_answers_equal_hugging_face[qwen2_
 """Against Hugging Face, on one rank and on two."""
 
 
-def command(arguments: Sequence[str] = ()) -> list[str]:
-    """The command that runs them."""
+def chosen() -> list[str]:
+    """The files and folders, and what is left out of these, as arguments of pytest."""
     folders = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").iterdir() if path.is_dir())
     files = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").glob("test_*.py"))
-    chosen = [place for place in (*folders, *files) if place not in LEFT_OUT and not place.endswith("__pycache__")]
-    ignored = [f"--ignore={place}" for place in LEFT_OUT if place.count("/") > 1]
-    parallel = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
-    return [sys.executable, "-m", "pytest", "-q", *parallel, ONE_ENGINE, *chosen, *ignored, *arguments]
-
-
-def main() -> int:
-    """Run them; returns the status of pytest."""
-    return subprocess.run(command(sys.argv[1:]), cwd=ROOT, check=False).returncode
+    places = [place for place in (*folders, *files) if place not in LEFT_OUT and not place.endswith("__pycache__")]
+    return [ONE_ENGINE, *places, *(f"--ignore={place}" for place in LEFT_OUT if place.count("/") > 1)]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.stdout.write(" ".join(chosen()))
